@@ -1,0 +1,387 @@
+"""Facts and decisions: everything that participants say to each other, as typed JSON records.
+
+A *fact* is what one participant (pool, trainer, operator) did or wants; it lies in that participant's
+outbox. A *decision* is the manager's word; it lies in the decisions log. Anything per trajectory is
+columnar: one list per column, one entry per row, so that a decoder touches few objects.
+
+Field names are the stored format: a change here is a change of ``PROTOCOL``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TypeVar
+
+import msgspec
+
+from storage.errors import DataError
+
+PROTOCOL = 1
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of what participants say."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of what the manager says."""
+
+
+# --- facts of a pool -------------------------------------------------------------------------
+
+
+class PoolJoined(Fact, tag="PoolJoined"):
+    """A pool is ready to take leases. ``capacity`` is in groups."""
+
+    pool: str  # name in the config
+    region: str
+    policies: list[str]
+    capacity: int
+    engine: str
+    data_hash: str
+    protocol: int = PROTOCOL
+
+
+class Applied(Fact, tag="Applied"):
+    """The pool's engines of ``policy`` now sample from ``version`` (manifest's step and digest)."""
+
+    policy: str
+    version: int
+    step: int
+    digest: str
+
+
+class PartsObject(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet object of whole parts of one policy, and its metadata by column.
+
+    Part columns (one entry a part): ``groups, row_starts, row_counts``; a part's rows are contiguous.
+    Row columns (one entry a trajectory, in the object's row order): the rest.
+    """
+
+    policy: str
+    path: str
+    size_bytes: int
+    hash: str  # xxh3-128 hex of the object's bytes
+    groups: list[int]
+    row_starts: list[int]
+    row_counts: list[int]
+    episodes: list[int]
+    roles: list[str]
+    slots: list[int]
+    version_min: list[int]
+    version_max: list[int]
+    rewards: list[float]
+    prompt_tokens: list[int]
+    response_tokens: list[int]
+    store: str = ""  # URL of the store it lies in; empty: the run's root store
+
+
+class Committed(Fact, tag="Committed"):
+    """Groups that were played whole, with all parts of each in ``objects``."""
+
+    groups: list[int]
+    attempts: list[int]
+    objects: list[PartsObject]
+
+
+class Failed(Fact, tag="Failed"):
+    """A leased group was not played. ``kind``: drained, cancelled, timeout, environment, reward, engine, …"""
+
+    group: int
+    attempt: int
+    kind: str
+    message: str = ""
+
+
+class Draining(Fact, tag="Draining"):
+    """The participant takes no new work."""
+
+    reason: str = ""
+
+
+class Left(Fact, tag="Left"):
+    """The participant's last word."""
+
+    reason: str = ""
+
+
+# --- facts of a trainer ----------------------------------------------------------------------
+
+
+class TrainerJoined(Fact, tag="TrainerJoined"):
+    """A trainer has claimed ``incarnation`` of ``policy`` by a manifest."""
+
+    policy: str
+    incarnation: int
+    protocol: int = PROTOCOL
+
+
+class Published(Fact, tag="Published"):
+    """Version ``version`` is in the store: the weights after ``step`` optimizer steps."""
+
+    policy: str
+    version: int
+    step: int
+    incarnation: int
+    digest: str
+    delta_bytes: int = 0
+    full_bytes: int = 0
+
+
+class Consumed(Fact, tag="Consumed"):
+    """Batch ``batch`` and every batch before it is trained; ``step`` optimizer steps are done.
+
+    ``skipped`` are groups of that batch whose part could not be used; ``reasons`` says why, per group.
+    """
+
+    policy: str
+    batch: int
+    step: int
+    incarnation: int
+    skipped: list[int] = []
+    reasons: list[str] = []
+    metrics: dict[str, float] = {}
+
+
+class Ended(Fact, tag="Ended"):
+    """The policy's trainer has done all its steps (or was told to end) and kept its last checkpoint."""
+
+    policy: str
+    reason: str = ""
+
+
+# --- facts of anyone -------------------------------------------------------------------------
+
+
+class Wanted(Fact, tag="Wanted"):
+    """A wish: ``drain`` a participant, ``lost`` (a participant's process is known dead), ``pause``/``resume`` [policy], ``stop``."""
+
+    what: str
+    target: str = ""
+    reason: str = ""
+
+
+AnyFact = (
+    PoolJoined
+    | Applied
+    | Committed
+    | Failed
+    | Draining
+    | Left
+    | TrainerJoined
+    | Published
+    | Consumed
+    | Ended
+    | Wanted
+)
+
+
+class FactRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of an outbox: facts that become known together or not at all."""
+
+    id: str
+    participant: str
+    facts: list[AnyFact]
+
+
+# --- decisions -------------------------------------------------------------------------------
+
+
+class Epoch(Decision, tag="Epoch"):
+    """A manager takes over; every older one is fenced from here on."""
+
+    n: int
+    holder: str
+    data_hash: str
+    config_hash: str
+    code: str
+
+
+class Reconfigured(Decision, tag="Reconfigured"):
+    """Config, code or data differ from those of the epoch before."""
+
+    config_hash: str
+    code: str
+    data_hash: str
+
+
+class Leased(Decision, tag="Leased"):
+    """``pool`` shall play these groups: one entry each of group, problem (row number) and attempt."""
+
+    pool: str
+    groups: list[int]
+    problems: list[int]
+    attempts: list[int]
+
+
+class Admitted(Decision, tag="Admitted"):
+    """These groups are in; any other attempt of them is void."""
+
+    groups: list[int]
+    attempts: list[int]
+    participant: str
+
+
+class Expired(Decision, tag="Expired"):
+    """These leases of ``pool`` are over without a result; the groups are leased again or dropped."""
+
+    pool: str
+    groups: list[int]
+    attempts: list[int]
+    reason: str
+
+
+class Dropped(Decision, tag="Dropped"):
+    """Parts of ``policy`` that will never be trained on.
+
+    ``reason``: failed, stale, zero_advantage, overlong, surplus, ended, skipped, … or a filter's name.
+    """
+
+    policy: str
+    groups: list[int]
+    reason: str
+
+
+class Batched(Decision, tag="Batched"):
+    """Batch ``n`` of ``policy``: whole parts, where they lie, in training order. Immutable.
+
+    ``paths, stores, hashes`` name objects; ``groups, objects, row_starts, row_counts, versions`` have one
+    entry a part, ``objects`` being an index into ``paths`` and ``versions`` the part's oldest version.
+    """
+
+    policy: str
+    n: int
+    paths: list[str]
+    stores: list[str]
+    hashes: list[str]
+    groups: list[int]
+    objects: list[int]
+    row_starts: list[int]
+    row_counts: list[int]
+    versions: list[int]
+
+
+class Rejected(Decision, tag="Rejected"):
+    """A record of an outbox had no effect; ``quarantined`` when the participant is not heard any more."""
+
+    participant: str
+    seq: int
+    reason: str
+    quarantined: bool = False
+
+
+class LoadReported(Decision, tag="LoadReported"):
+    """Figures every N steps: what an autoscaler and a person need."""
+
+    policy: str
+    step: int
+    figures: dict[str, float]
+
+
+class DrainRequested(Decision, tag="DrainRequested"):
+    """``participants`` shall finish or hand back their work, and leave. An empty list means all."""
+
+    participants: list[str]
+    reason: str
+
+
+class Paused(Decision, tag="Paused"):
+    """No leases are given for ``policy`` (empty: for any) until ``Resumed``."""
+
+    policy: str
+
+
+class Resumed(Decision, tag="Resumed"):
+    """Leases are given again for ``policy`` (empty: for all)."""
+
+    policy: str
+
+
+class Stopped(Decision, tag="Stopped"):
+    """The last decision of a run."""
+
+    reason: str
+
+
+AnyDecision = (
+    Epoch
+    | Reconfigured
+    | Leased
+    | Admitted
+    | Expired
+    | Dropped
+    | Batched
+    | Rejected
+    | LoadReported
+    | DrainRequested
+    | Paused
+    | Resumed
+    | Stopped
+)
+
+
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One object of the decisions log: what was seen and what was decided on it.
+
+    ``now`` is the manager's monotonic clock in seconds since its epoch began; ``cursors`` are the next
+    unread outbox numbers of the participants whose cursor moved in this record; ``observations`` are the
+    beat counts (changes of the status object) that moved.
+    """
+
+    id: str
+    epoch: int
+    now: float
+    cursors: dict[str, int]
+    observations: dict[str, int]
+    decisions: list[AnyDecision]
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """``status/{participant}.json``: overwritten at each beat, advisory only.
+
+    ``role`` is manager, pool, trainer, experiment or operator; ``state`` one word; ``waiting`` a reason with
+    its deadline when the participant waits; ``figures`` numbers for the eye.
+    """
+
+    participant: str
+    role: str
+    state: str
+    beat: int = 0
+    name: str = ""  # pool's or policy's name
+    region: str = ""
+    pid: int = 0
+    flow_run: str = ""
+    waiting: str = ""
+    figures: dict[str, float] = {}
+
+
+T = TypeVar("T", FactRecord, DecisionRecord, Status)
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODERS: dict[type, msgspec.json.Decoder] = {  # type: ignore[type-arg]
+    kind: msgspec.json.Decoder(kind) for kind in (FactRecord, DecisionRecord, Status)
+}
+
+
+def new_id() -> str:
+    """A record id: random, so that two writers never share one."""
+    return uuid.uuid4().hex
+
+
+def encode(record: FactRecord | DecisionRecord | Status) -> bytes:
+    """The record's stored bytes; the same record always gives the same bytes."""
+    return _ENCODER.encode(record)
+
+
+def decode(data: bytes, kind: type[T], *, where: str) -> T:
+    """Parse a stored record. Raises ``DataError`` (kind ``undecodable``) naming ``where``."""
+    try:
+        record: T = _DECODERS[kind].decode(data)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DataError(
+            f"not a {kind.__name__}: {error}",
+            where=where,
+            remedy="The record is left out; its writer should be upgraded or ended",
+            kind="undecodable",
+        ) from error
+    return record

@@ -1,0 +1,128 @@
+"""A trajectory: one token sequence of one policy, as a record in memory and as a row of Parquet.
+
+Token ids are the truth: ``response_ids`` are what was sampled (or injected, with ``loss_mask`` false),
+never text tokenised again. Each response token has the log-prob under the weights that sampled it and,
+as runs, the version of those weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+_TURN = pa.struct(
+    [
+        ("role", pa.string()),
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("finish_reason", pa.string()),
+        ("tool", pa.string()),
+        ("error", pa.string()),
+    ]
+)
+
+SCHEMA = pa.schema(
+    [
+        ("trajectory_id", pa.string()),
+        ("group_id", pa.int64()),
+        ("problem_id", pa.string()),
+        ("episode", pa.int32()),
+        ("attempt", pa.int32()),
+        ("run", pa.string()),
+        ("pool", pa.string()),
+        ("region", pa.string()),
+        ("engine", pa.string()),
+        ("role", pa.string()),
+        ("slot", pa.int32()),
+        ("turns", pa.list_(_TURN)),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("response_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("loss_mask", pa.list_(pa.bool_())),
+        ("version_start", pa.list_(pa.int32())),
+        ("version_id", pa.list_(pa.int32())),
+        ("version_min", pa.int32()),
+        ("version_max", pa.int32()),
+        ("reward", pa.float32()),
+        ("reward_parts", pa.map_(pa.string(), pa.float32())),
+        ("temperature", pa.float32()),
+        ("queue_s", pa.float32()),
+        ("prefill_s", pa.float32()),
+        ("decode_s", pa.float32()),
+        ("environment_s", pa.float32()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+        ("error_kind", pa.string()),
+        ("error_message", pa.string()),
+        ("meta", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""Columns inside a trajectory object. ``policy`` and ``version`` are the hive partition of its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A stretch ``[start, end)`` of the response: who wrote it and how it ended."""
+
+    role: str  # assistant, tool, user
+    start: int
+    end: int
+    finish_reason: str = ""  # stop, length, aborted
+    tool: str = ""
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One sequence of one policy. All response lists have one entry a response token, [T].
+
+    ``versions`` are those of sampled tokens; an injected token (``loss_mask`` false) repeats its
+    neighbour's, so that ``version_min`` speaks of sampled tokens only.
+    """
+
+    policy: str
+    role: str
+    slot: int
+    prompt_ids: list[int]
+    response_ids: list[int]
+    logprobs: list[float]
+    loss_mask: list[bool]
+    versions: list[int]
+    reward: float = 0.0
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    temperature: float = 1.0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    environment_s: float = 0.0
+    meta: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version_min(self) -> int:
+        return min(self.versions)
+
+    @property
+    def version_max(self) -> int:
+        return max(self.versions)
+
+
+def to_runs(values: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Run-length form: starts and values of the runs, ``[1,1,4] -> ([0,2],[1,4])``."""
+    starts: list[int] = []
+    ids: list[int] = []
+    for position, value in enumerate(values):
+        if not ids or ids[-1] != value:
+            starts.append(position)
+            ids.append(value)
+    return starts, ids
+
+
+def from_runs(starts: Sequence[int], ids: Sequence[int], length: int) -> list[int]:
+    """Inverse of ``to_runs`` for a sequence of ``length``."""
+    values: list[int] = []
+    ends = [*starts[1:], length]
+    for start, end, value in zip(starts, ends, ids, strict=True):
+        values.extend([value] * (end - start))
+    return values

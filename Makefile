@@ -1,0 +1,51 @@
+# Every target does its own set-up: a fresh clone needs only Python >= 3.11, make and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP)  ## make .venv with everything pinned
+
+demo: $(STAMP)  ## the whole loop on a tiny model: about 5 minutes on 2 cores
+	$(BIN)/python -m infra.demo
+
+test: lint units e2e coverage  ## all that CI runs
+
+lint: $(STAMP)  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+units: $(STAMP)  ## unit, property, contract and simulation tests
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report= -m 'not e2e and not kill and not soak'
+
+e2e: $(STAMP)  ## whole runs with Prefect, and the kill tests
+	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak' --durations=10
+
+coverage: $(STAMP)
+	-$(BIN)/coverage combine --quiet --append
+	$(BIN)/coverage report --fail-under=90
+
+format: $(STAMP)  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other encodings
+	$(BIN)/python tests/benchmarks/weights.py --json
+
+soak: $(STAMP)  ## long: 3-seed learning runs with control, many simulation seeds
+	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
+
+.PHONY: help install demo test lint units e2e coverage format bench-weights soak

@@ -1,14 +1,18 @@
 """Named instants between two effects, where a test can kill the process.
 
-A call costs one dictionary look-up. With ``ASTRAFLOW_KILL_AT=name:n`` in the environment the process sends itself
-SIGKILL the n-th time it passes ``name``; nothing else reads that variable. Every state change that
-others can see has a point before and after it, so that «killed at any instruction» can be tested.
+Without the two environment variables a call costs two dictionary look-ups. ``ASTRAFLOW_KILL_AT=name:n``: the process sends
+itself SIGKILL the n-th time it passes ``name``. ``ASTRAFLOW_KILL_DIR=folder``: whoever passes ``name`` while a file of that
+name lies in the folder removes it and is killed, so that one run can be killed at point after point. Tests in one
+process set ``hook`` instead, and raise from it. Every state change that others can see has a point before and
+after it, so that «killed at any instruction» can be tested.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 COMMIT_POINTS = (
     "manager.before_decision",
@@ -29,17 +33,34 @@ COMMIT_POINTS = (
     "trainer.after_claim",
 )
 
+hook: Callable[[str], None] | None = None
 _passed: dict[str, int] = {}
 
 
 def commit_point(name: str) -> None:
     """Pass the instant ``name`` (one of ``COMMIT_POINTS``)."""
-    wanted = os.environ.get("ASTRAFLOW_KILL_AT")
-    if wanted is None:
+    if hook is not None:
+        hook(name)
+    at, folder = os.environ.get("ASTRAFLOW_KILL_AT"), os.environ.get("ASTRAFLOW_KILL_DIR")
+    if at is None and folder is None:
         return
     if name not in COMMIT_POINTS:
         raise ValueError(f"{name!r} is not a commit point")
-    _passed[name] = _passed.get(name, 0) + 1
-    target, _, count = wanted.partition(":")
-    if target == name and _passed[name] == int(count or 1):
+    if at is not None and _counted(name, at):
         os.kill(os.getpid(), signal.SIGKILL)
+    if folder is not None and _claimed(Path(folder) / name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _counted(name: str, at: str) -> bool:
+    target, _, count = at.partition(":")
+    _passed[name] = _passed.get(name, 0) + 1
+    return target == name and _passed[name] == int(count or 1)
+
+
+def _claimed(armed: Path) -> bool:
+    try:
+        armed.unlink()
+    except FileNotFoundError:
+        return False
+    return True

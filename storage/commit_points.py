@@ -1,10 +1,11 @@
 """Named instants between two effects, where a test can kill the process.
 
-Without the two environment variables a call costs two dictionary look-ups. ``ASTRAFLOW_KILL_AT=name:n``: the process sends
-itself SIGKILL the n-th time it passes ``name``. ``ASTRAFLOW_KILL_DIR=folder``: whoever passes ``name`` while a file of that
-name lies in the folder removes it and is killed, so that one run can be killed at point after point. Tests in one
-process set ``hook`` instead, and raise from it. Every state change that others can see has a point before and
-after it, so that «killed at any instruction» can be tested.
+Without the two environment variables a call costs two dictionary look-ups.
+``ASTRAFLOW_KILL_AT=name:n``: the process sends itself SIGKILL the n-th time it passes ``name``.
+``ASTRAFLOW_KILL_DIR=folder``: whoever passes ``name`` while a file of that name lies in the folder removes
+it and is killed, so that one run can be killed at point after point. Tests in one process set ``hook``
+instead, and raise from it. Every state change that others can see has a point before and after it, so
+that «killed at any instruction» can be tested.
 """
 
 from __future__ import annotations

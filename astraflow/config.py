@@ -39,7 +39,8 @@ class Problems(Section):
     )
     options: dict[str, Any] = Field(default={}, description="Options of the generator.")
     reward: Component = Field(
-        default=Component(name="exact"), description="Scores an answer in [0, 1]: 'exact', 'contains' or an import path."
+        default=Component(name="exact"),
+        description="Scores an answer in [0, 1]: 'exact', 'contains', an import path.",
     )
 
 
@@ -64,7 +65,7 @@ class Policy(Section):
     """One model that is trained (or served frozen) under a name."""
 
     model: str = Field(
-        description="A Hugging Face causal-LM folder, or 'tiny-qwen3' for a small random one with a character tokenizer."
+        description="A Hugging Face causal-LM folder, or 'tiny-qwen3': a small random one, character tokenizer."
     )
     frozen: bool = Field(default=False, description="Serve only: no trainer, version 0 for ever.")
     sampling: Sampling = Field(default=Sampling(), description="How it samples.")

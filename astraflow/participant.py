@@ -11,6 +11,8 @@ import threading
 import uuid
 from collections.abc import Sequence
 
+from storage.log import NumberedLog
+
 from astraflow.records import (
     AnyFact,
     DecisionRecord,
@@ -22,7 +24,6 @@ from astraflow.records import (
 )
 from storage.errors import StoreError
 from storage.keys import RunKeys
-from storage.log import NumberedLog
 from storage.store import ObjectStore
 
 
@@ -72,7 +73,7 @@ class DecisionsReader:
 
 
 class Beat:
-    """Writes the status object every ``every_s`` from a thread of its own; advisory, so store errors are counted, not raised."""
+    """Writes the status object every ``every_s`` from its own thread. Advisory: store errors are only counted."""
 
     def __init__(self, store: ObjectStore, keys: RunKeys, status: Status, *, every_s: float) -> None:
         self.status = status

@@ -30,7 +30,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 # --- facts of a pool -------------------------------------------------------------------------
 
 
-class PoolJoined(Fact, tag="PoolJoined"):
+class PoolJoined(Fact, frozen=True, kw_only=True, tag="PoolJoined"):
     """A pool is ready to take leases. ``capacity`` is in groups."""
 
     pool: str  # name in the config
@@ -42,7 +42,7 @@ class PoolJoined(Fact, tag="PoolJoined"):
     protocol: int = PROTOCOL
 
 
-class Applied(Fact, tag="Applied"):
+class Applied(Fact, frozen=True, kw_only=True, tag="Applied"):
     """The pool's engines of ``policy`` now sample from ``version`` (manifest's step and digest)."""
 
     policy: str
@@ -76,7 +76,7 @@ class PartsObject(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""  # URL of the store it lies in; empty: the run's root store
 
 
-class Committed(Fact, tag="Committed"):
+class Committed(Fact, frozen=True, kw_only=True, tag="Committed"):
     """Groups that were played whole, with all parts of each in ``objects``."""
 
     groups: list[int]
@@ -84,7 +84,7 @@ class Committed(Fact, tag="Committed"):
     objects: list[PartsObject]
 
 
-class Failed(Fact, tag="Failed"):
+class Failed(Fact, frozen=True, kw_only=True, tag="Failed"):
     """A leased group was not played. ``kind``: drained, cancelled, timeout, environment, reward, engine, …"""
 
     group: int
@@ -93,13 +93,13 @@ class Failed(Fact, tag="Failed"):
     message: str = ""
 
 
-class Draining(Fact, tag="Draining"):
+class Draining(Fact, frozen=True, kw_only=True, tag="Draining"):
     """The participant takes no new work."""
 
     reason: str = ""
 
 
-class Left(Fact, tag="Left"):
+class Left(Fact, frozen=True, kw_only=True, tag="Left"):
     """The participant's last word."""
 
     reason: str = ""
@@ -108,7 +108,7 @@ class Left(Fact, tag="Left"):
 # --- facts of a trainer ----------------------------------------------------------------------
 
 
-class TrainerJoined(Fact, tag="TrainerJoined"):
+class TrainerJoined(Fact, frozen=True, kw_only=True, tag="TrainerJoined"):
     """A trainer has claimed ``incarnation`` of ``policy`` by a manifest."""
 
     policy: str
@@ -116,7 +116,7 @@ class TrainerJoined(Fact, tag="TrainerJoined"):
     protocol: int = PROTOCOL
 
 
-class Published(Fact, tag="Published"):
+class Published(Fact, frozen=True, kw_only=True, tag="Published"):
     """Version ``version`` is in the store: the weights after ``step`` optimizer steps."""
 
     policy: str
@@ -128,7 +128,7 @@ class Published(Fact, tag="Published"):
     full_bytes: int = 0
 
 
-class Consumed(Fact, tag="Consumed"):
+class Consumed(Fact, frozen=True, kw_only=True, tag="Consumed"):
     """Batch ``batch`` and every batch before it is trained; ``step`` optimizer steps are done.
 
     ``skipped`` are groups of that batch whose part could not be used; ``reasons`` says why, per group.
@@ -143,7 +143,7 @@ class Consumed(Fact, tag="Consumed"):
     metrics: dict[str, float] = {}
 
 
-class Ended(Fact, tag="Ended"):
+class Ended(Fact, frozen=True, kw_only=True, tag="Ended"):
     """The policy's trainer has done all its steps (or was told to end) and kept its last checkpoint."""
 
     policy: str
@@ -153,8 +153,8 @@ class Ended(Fact, tag="Ended"):
 # --- facts of anyone -------------------------------------------------------------------------
 
 
-class Wanted(Fact, tag="Wanted"):
-    """A wish: ``drain`` a participant, ``lost`` (a participant's process is known dead), ``pause``/``resume`` [policy], ``stop``."""
+class Wanted(Fact, frozen=True, kw_only=True, tag="Wanted"):
+    """A wish: ``drain`` or ``lost`` (its process is dead) a participant, ``pause``/``resume`` a policy, ``stop``."""
 
     what: str
     target: str = ""
@@ -162,17 +162,7 @@ class Wanted(Fact, tag="Wanted"):
 
 
 AnyFact = (
-    PoolJoined
-    | Applied
-    | Committed
-    | Failed
-    | Draining
-    | Left
-    | TrainerJoined
-    | Published
-    | Consumed
-    | Ended
-    | Wanted
+    PoolJoined | Applied | Committed | Failed | Draining | Left | TrainerJoined | Published | Consumed | Ended | Wanted
 )
 
 
@@ -187,7 +177,7 @@ class FactRecord(msgspec.Struct, frozen=True, kw_only=True):
 # --- decisions -------------------------------------------------------------------------------
 
 
-class Epoch(Decision, tag="Epoch"):
+class Epoch(Decision, frozen=True, kw_only=True, tag="Epoch"):
     """A manager takes over; every older one is fenced from here on."""
 
     n: int
@@ -197,7 +187,7 @@ class Epoch(Decision, tag="Epoch"):
     code: str
 
 
-class Reconfigured(Decision, tag="Reconfigured"):
+class Reconfigured(Decision, frozen=True, kw_only=True, tag="Reconfigured"):
     """Config, code or data differ from those of the epoch before."""
 
     config_hash: str
@@ -205,7 +195,7 @@ class Reconfigured(Decision, tag="Reconfigured"):
     data_hash: str
 
 
-class Leased(Decision, tag="Leased"):
+class Leased(Decision, frozen=True, kw_only=True, tag="Leased"):
     """``pool`` shall play these groups: one entry each of group, problem (row number) and attempt."""
 
     pool: str
@@ -214,7 +204,7 @@ class Leased(Decision, tag="Leased"):
     attempts: list[int]
 
 
-class Admitted(Decision, tag="Admitted"):
+class Admitted(Decision, frozen=True, kw_only=True, tag="Admitted"):
     """These groups are in; any other attempt of them is void."""
 
     groups: list[int]
@@ -222,7 +212,7 @@ class Admitted(Decision, tag="Admitted"):
     participant: str
 
 
-class Expired(Decision, tag="Expired"):
+class Expired(Decision, frozen=True, kw_only=True, tag="Expired"):
     """These leases of ``pool`` are over without a result; the groups are leased again or dropped."""
 
     pool: str
@@ -231,7 +221,7 @@ class Expired(Decision, tag="Expired"):
     reason: str
 
 
-class Dropped(Decision, tag="Dropped"):
+class Dropped(Decision, frozen=True, kw_only=True, tag="Dropped"):
     """Parts of ``policy`` that will never be trained on.
 
     ``reason``: failed, stale, zero_advantage, overlong, surplus, ended, skipped, … or a filter's name.
@@ -242,7 +232,7 @@ class Dropped(Decision, tag="Dropped"):
     reason: str
 
 
-class Batched(Decision, tag="Batched"):
+class Batched(Decision, frozen=True, kw_only=True, tag="Batched"):
     """Batch ``n`` of ``policy``: whole parts, where they lie, in training order. Immutable.
 
     ``paths, stores, hashes`` name objects; ``groups, objects, row_starts, row_counts, versions`` have one
@@ -261,7 +251,7 @@ class Batched(Decision, tag="Batched"):
     versions: list[int]
 
 
-class Rejected(Decision, tag="Rejected"):
+class Rejected(Decision, frozen=True, kw_only=True, tag="Rejected"):
     """A record of an outbox had no effect; ``quarantined`` when the participant is not heard any more."""
 
     participant: str
@@ -270,7 +260,7 @@ class Rejected(Decision, tag="Rejected"):
     quarantined: bool = False
 
 
-class LoadReported(Decision, tag="LoadReported"):
+class LoadReported(Decision, frozen=True, kw_only=True, tag="LoadReported"):
     """Figures every N steps: what an autoscaler and a person need."""
 
     policy: str
@@ -278,26 +268,26 @@ class LoadReported(Decision, tag="LoadReported"):
     figures: dict[str, float]
 
 
-class DrainRequested(Decision, tag="DrainRequested"):
+class DrainRequested(Decision, frozen=True, kw_only=True, tag="DrainRequested"):
     """``participants`` shall finish or hand back their work, and leave. An empty list means all."""
 
     participants: list[str]
     reason: str
 
 
-class Paused(Decision, tag="Paused"):
+class Paused(Decision, frozen=True, kw_only=True, tag="Paused"):
     """No leases are given for ``policy`` (empty: for any) until ``Resumed``."""
 
     policy: str
 
 
-class Resumed(Decision, tag="Resumed"):
+class Resumed(Decision, frozen=True, kw_only=True, tag="Resumed"):
     """Leases are given again for ``policy`` (empty: for all)."""
 
     policy: str
 
 
-class Stopped(Decision, tag="Stopped"):
+class Stopped(Decision, frozen=True, kw_only=True, tag="Stopped"):
     """The last decision of a run."""
 
     reason: str

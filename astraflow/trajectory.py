@@ -23,41 +23,41 @@ _TURN = pa.struct(
     ]
 )
 
-SCHEMA = pa.schema(
-    [
-        ("trajectory_id", pa.string()),
-        ("group_id", pa.int64()),
-        ("problem_id", pa.string()),
-        ("episode", pa.int32()),
-        ("attempt", pa.int32()),
-        ("run", pa.string()),
-        ("pool", pa.string()),
-        ("region", pa.string()),
-        ("engine", pa.string()),
-        ("role", pa.string()),
-        ("slot", pa.int32()),
-        ("turns", pa.list_(_TURN)),
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("response_ids", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float32())),
-        ("loss_mask", pa.list_(pa.bool_())),
-        ("version_start", pa.list_(pa.int32())),
-        ("version_id", pa.list_(pa.int32())),
-        ("version_min", pa.int32()),
-        ("version_max", pa.int32()),
-        ("reward", pa.float32()),
-        ("reward_parts", pa.map_(pa.string(), pa.float32())),
-        ("temperature", pa.float32()),
-        ("queue_s", pa.float32()),
-        ("prefill_s", pa.float32()),
-        ("decode_s", pa.float32()),
-        ("environment_s", pa.float32()),
-        ("created_at", pa.timestamp("us", tz="UTC")),
-        ("error_kind", pa.string()),
-        ("error_message", pa.string()),
-        ("meta", pa.map_(pa.string(), pa.string())),
-    ]
-)
+_COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("trajectory_id", pa.string()),
+    ("group_id", pa.int64()),
+    ("problem_id", pa.string()),
+    ("episode", pa.int32()),
+    ("attempt", pa.int32()),
+    ("run", pa.string()),
+    ("pool", pa.string()),
+    ("region", pa.string()),
+    ("engine", pa.string()),
+    ("role", pa.string()),
+    ("slot", pa.int32()),
+    ("turns", pa.list_(_TURN)),
+    ("prompt_ids", pa.list_(pa.int32())),
+    ("response_ids", pa.list_(pa.int32())),
+    ("logprobs", pa.list_(pa.float32())),
+    ("loss_mask", pa.list_(pa.bool_())),
+    ("version_start", pa.list_(pa.int32())),
+    ("version_id", pa.list_(pa.int32())),
+    ("version_min", pa.int32()),
+    ("version_max", pa.int32()),
+    ("reward", pa.float32()),
+    ("reward_parts", pa.map_(pa.string(), pa.float32())),
+    ("temperature", pa.float32()),
+    ("queue_s", pa.float32()),
+    ("prefill_s", pa.float32()),
+    ("decode_s", pa.float32()),
+    ("environment_s", pa.float32()),
+    ("created_at", pa.timestamp("us", tz="UTC")),
+    ("error_kind", pa.string()),
+    ("error_message", pa.string()),
+    ("meta", pa.map_(pa.string(), pa.string())),
+]
+
+SCHEMA = pa.schema(_COLUMNS)
 """Columns inside a trajectory object. ``policy`` and ``version`` are the hive partition of its path."""
 
 

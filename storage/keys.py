@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _SNAPSHOT_TOP = 10**10
-_TRAJECTORY = re.compile(
-    r"^trajectories/policy=(?P<policy>[^/]+)/version=(?P<version>\d+)/(?P<file>[^/]+)\.parquet$"
-)
+_TRAJECTORY = re.compile(r"^trajectories/policy=(?P<policy>[^/]+)/version=(?P<version>\d+)/(?P<file>[^/]+)\.parquet$")
 
 
 @dataclass(frozen=True, slots=True)

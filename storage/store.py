@@ -58,9 +58,7 @@ class ObjectStore(Protocol):
         """Write only if absent. ``EXISTED`` may be the caller's own lost answer: read back and compare."""
         ...
 
-    def list(
-        self, prefix: str, *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
         """Objects whose key starts with ``prefix``, in key order, with keys > ``after``, at most ``limit``."""
         ...
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from storage.errors import DataError
+
 
 class Created(enum.Enum):
     """What a ``create`` found."""
@@ -65,3 +67,21 @@ class ObjectStore(Protocol):
     def delete(self, key: str) -> None:
         """Delete; no error if it is not there."""
         ...
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if every backend can hold it. Raises ``DataError`` (kind ``key``).
+
+    Keys may come out of records that another process wrote, so a key that would leave the root is data gone
+    wrong, not a bug of the caller.
+    """
+    segments = key.split("/")
+    if any(segment in ("", ".", "..") for segment in segments):
+        problem = "an object key has no empty, «.» or «..» part and neither starts nor ends with a slash"
+    elif "\\" in key or not key.isprintable():
+        problem = "an object key has no backslash and no control character"
+    elif len(key.encode()) > 1024:
+        problem = "an object key has at most 1024 bytes"
+    else:
+        return key
+    raise DataError(problem, where=repr(key[:200]), remedy="Keys are built by storage.keys", kind="key")

@@ -1,0 +1,106 @@
+"""The beginning of a run: everything that can be checked is checked, then the run is written, ``run.toml`` last.
+
+A run exists when its ``run.toml`` does. What was written before it (the problems, named by their hash) has no
+meaning alone, so a start that was killed half-way leaves nothing that a second start would trip over.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from astraflow.config import RunConfig
+from astraflow.problems import data_hash, load_problems, problems_table
+from astraflow.recipe import BUILT_IN_MODELS, dump_toml
+from astraflow.rewards import load_reward
+from astraflow.workflows import load_workflow
+from storage.errors import ConfigError, NotFound
+from storage.keys import RunKeys
+from storage.probe import check_store
+from storage.store import Created, ObjectStore
+from storage.tables import write_table
+
+
+def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
+    """Check ``config``, freeze the problems and write the run; returns the frozen config.
+
+    Raises ``ConfigError`` if something in it can't work or the run's name is taken, ``StoreError`` if the
+    store can't carry a run.
+    """
+    check_store(store)
+    keys = RunKeys(config.name)
+    _check_free(store, keys)
+    check_config(config)
+    problems = load_problems(config.problems, config.seed)
+    frozen = config.model_copy(update={"data_hash": data_hash(problems), "problem_count": len(problems)})
+    write_table(store, keys.problems(frozen.data_hash), problems_table(problems))
+    # The comment makes the bytes this start's own: of two starts at once, exactly one creates the run.
+    text = f"# run {config.name}, created as {uuid.uuid4().hex}\n{dump_toml(frozen)}".encode()
+    if store.create(keys.config, text) is Created.EXISTED and store.get(keys.config) != text:
+        raise _taken(store, keys)
+    return frozen
+
+
+def check_config(config: RunConfig) -> None:
+    """Check what the schema can't: models, workflow, roles, reward, and that some pool can play the workflow."""
+    for name, policy in config.policies.items():
+        check_model(policy.model, where=f"policies.{name}.model")
+    workflow = load_workflow(config)
+    load_reward(config.problems.reward)
+    needed = {config.policy_of(role) for role in workflow.roles}
+    if not any(needed <= set(config.policies_of(pool)) for pool in config.pools):
+        raise ConfigError(
+            f"no pool serves all policies of the workflow {config.workflow.name!r}: {', '.join(sorted(needed))}",
+            where="pools",
+            remedy="Name them all in one pool's policies, or leave policies empty to serve all",
+            kind="unplayable",
+        )
+    idle = [policy for policy in config.trained if policy not in needed]
+    if idle:
+        raise ConfigError(
+            f"the workflow {config.workflow.name!r} never uses {', '.join(idle)}, so it would wait for data for ever",
+            where="policies",
+            remedy="Map a role to it in [workflow.roles], set frozen = true, or take it out",
+            kind="idle_policy",
+        )
+
+
+def check_model(model: str, *, where: str) -> None:
+    """Raise ``ConfigError`` unless ``model`` is built in or a folder with a Hugging Face config."""
+    if model in BUILT_IN_MODELS:
+        return
+    folder = Path(model)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"there is no model folder {model!r}",
+            where=where,
+            remedy=f"Give a folder with config.json and weights, or one of: {', '.join(BUILT_IN_MODELS)}",
+            kind="no_model",
+        )
+    missing = [name for name in ("config.json",) if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise ConfigError(
+            f"the model folder {model!r} has no {' and no '.join(missing)}",
+            where=where,
+            remedy="Save it with save_pretrained(folder, safe_serialization=True)",
+            kind="no_model",
+        )
+
+
+def _check_free(store: ObjectStore, keys: RunKeys) -> None:
+    try:
+        store.get_range(keys.config, 0, 1)
+    except NotFound:
+        return
+    raise _taken(store, keys)
+
+
+def _taken(store: ObjectStore, keys: RunKeys) -> ConfigError:
+    return ConfigError(
+        f"there is a run {keys.run!r} in {store.url} already",
+        where=keys.config,
+        remedy=f"Choose another name (name=…), or go on with it: astraflow run --resume {keys.run}",
+        kind="run_exists",
+    )

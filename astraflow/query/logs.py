@@ -1,0 +1,120 @@
+"""The decisions of a run and the facts they were made on, read from the store.
+
+A fact counts only once a decision record's cursor has passed it, and only if it was not rejected: what lies beyond
+the cursors is not yet part of the run. Nothing is decided here, so a reader cannot disagree with the manager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from astraflow.records import DecisionRecord, FactRecord, Rejected, decode
+from storage.errors import DataError, NotFound
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+_CONCURRENT_GETS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFacts:
+    """One outbox record that took effect."""
+
+    participant: str
+    seq: int
+    record: FactRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDecision:
+    """One decision record with the outbox records that its cursors took in, in (participant, number) order."""
+
+    seq: int
+    record: DecisionRecord
+    facts: list[SeenFacts]
+
+
+def get_many(store: ObjectStore, keys: Sequence[str]) -> list[bytes]:
+    """The objects under ``keys`` in order: concurrently where a request is a round trip, plainly on a local disk."""
+    if len(keys) < 2 or store.url.startswith(("file:", "memory:")):
+        return [store.get(key) for key in keys]
+    with ThreadPoolExecutor(min(_CONCURRENT_GETS, len(keys))) as executor:
+        return list(executor.map(store.get, keys))
+
+
+class RunLogReader:
+    """Reads a run's logs from where it stopped the last time."""
+
+    def __init__(self, store: ObjectStore, keys: RunKeys) -> None:
+        self._store = store
+        self._keys = keys
+        self._next = 0
+        self._cursors: dict[str, int] = {}
+        self._unheard: set[str] = set()
+
+    def advance(self) -> list[SeenDecision]:
+        """The decision records written since the last call, each with the facts that it took in."""
+        keys = self._new_decision_keys()
+        records = [
+            decode(data, DecisionRecord, where=key) for key, data in zip(keys, get_many(self._store, keys), strict=True)
+        ]
+        ranges = [self._move_cursors(record) for record in records]
+        outbox_keys = [self._keys.outbox(who, seq) for taken in ranges for who, seq in taken]
+        facts = dict(zip(outbox_keys, self._get_facts(outbox_keys), strict=True))
+        seen = []
+        for seq, (record, taken) in enumerate(zip(records, ranges, strict=True), start=self._next):
+            seen.append(SeenDecision(seq, record, self._effective(record, taken, facts)))
+        self._next += len(records)
+        return seen
+
+    def _new_decision_keys(self) -> list[str]:
+        """Keys of the gapless stretch of records from the next number on."""
+        prefix = self._keys.decision(0).rpartition("/")[0] + "/"
+        after = self._keys.decision(self._next - 1) if self._next else None
+        found: list[str] = []
+        for info in self._store.list(prefix, after=after):
+            if info.key != self._keys.decision(self._next + len(found)):
+                break
+            found.append(info.key)
+        return found
+
+    def _move_cursors(self, record: DecisionRecord) -> list[tuple[str, int]]:
+        taken = []
+        for participant, cursor in sorted(record.cursors.items()):
+            start = self._cursors.get(participant, 0)
+            taken += [(participant, seq) for seq in range(start, cursor)]
+            self._cursors[participant] = max(start, cursor)
+        return taken
+
+    def _get_facts(self, keys: list[str]) -> list[bytes]:
+        try:
+            return get_many(self._store, keys)
+        except NotFound as error:
+            raise DataError(
+                "an outbox record that a decision was made on is gone",
+                where=error.where,
+                remedy="Outboxes and decisions of a run must be kept together: copy the whole run",
+                kind="missing",
+            ) from error
+
+    def _effective(
+        self, record: DecisionRecord, taken: list[tuple[str, int]], facts: dict[str, bytes]
+    ) -> list[SeenFacts]:
+        """The records of ``taken`` that had an effect: decodable, not rejected, not of a quarantined participant."""
+        rejected = {(d.participant, d.seq): d for d in record.decisions if isinstance(d, Rejected)}
+        effective = []
+        for participant, seq in taken:
+            refusal = rejected.get((participant, seq))
+            if refusal is not None:
+                continue
+            if participant in self._unheard:
+                continue
+            key = self._keys.outbox(participant, seq)
+            try:
+                effective.append(SeenFacts(participant, seq, decode(facts[key], FactRecord, where=key)))
+            except DataError:
+                continue  # the manager rejects what it cannot read; a newer writer's record is no reason to stop
+        self._unheard |= {d.participant for d in rejected.values() if d.quarantined}
+        return effective

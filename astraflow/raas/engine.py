@@ -1,0 +1,71 @@
+"""The inference seam: token ids in, token ids with log-probs and versions out.
+
+Token ids are the truth on both sides, so nothing that is trained on was ever tokenised again. An
+engine serves one policy; its pool decides when new weights are loaded, the engine finds the safe point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from astraflow.weights.update import WeightUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One continuation to sample.
+
+    ``temperature`` 0 means greedy (log-probs then at temperature 1). The same ``seed``, prompt and weights
+    give the same tokens whatever else is decoded beside it, as far as the matrix products round alike.
+    """
+
+    policy: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_token_ids: frozenset[int]
+    temperature: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What was sampled; the lists have one entry a token, the stop token included.
+
+    ``logprobs`` are of the sampled token under the distribution it was drawn from; ``versions`` are those
+    of the weights that drew it. ``finish_reason`` is ``stop`` or ``length``.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: str
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class Engine(Protocol):
+    """One policy's inference engine."""
+
+    @property
+    def version(self) -> int:
+        """The version that samples now; -1 before the first ``load``."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Sample. Raises ``EngineError`` if the engine is dead, ``EpisodeError`` if the request cannot be served."""
+        ...
+
+    async def load(self, update: WeightUpdate) -> None:
+        """Take new weights at a safe point; returns when they sample.
+
+        ``DataError`` if they do not fit the model: the old ones stay. Every token sampled from the new weights
+        is delivered after ``load`` returned.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End; whoever waits gets ``EngineError``."""
+        ...

@@ -52,6 +52,12 @@ class Location:
         return self.path.as_uri() if self.scheme == "file" else f"{self.scheme}://{self.rest}"
 
     @property
+    def shown(self) -> str:
+        """The URL for messages and records: without user and password."""
+        place, slash, path = self.rest.partition("/")
+        return f"{self.scheme}://{place.rpartition('@')[2]}{slash}{path}" if self.scheme != "file" else self.url
+
+    @property
     def path(self) -> Path:
         """The folder of a ``file`` location."""
         return Path(self.rest)

@@ -1,0 +1,92 @@
+"""Refuse a store that would lose data, before anything is written to it.
+
+Everything rests on ``create``: if two writers can both create one key, logs lose records silently. Some servers take
+the condition and ignore it, so it is tried out rather than believed. The probe's own objects are removed again.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from storage.errors import NotFound, StoreError
+from storage.store import Created, ObjectStore
+
+PROBES = "probes/"
+"""Prefix of the probe's keys."""
+
+
+def check_store(
+    store: ObjectStore, *, tries: int = 4, racers: int = 0, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Try out every operation on new keys. Raises ``StoreError``: ``unsafe``, or what the store itself raised.
+
+    A store that has just started may need a moment, so it has ``tries``; ``racers`` > 0 also lets that many threads
+    create one key at the same time.
+    """
+    pause_s = 0.5
+    for left in reversed(range(tries)):
+        try:
+            _check_once(store)
+            if racers:
+                _race(store, racers)
+            return
+        except StoreError as error:
+            if left == 0 or error.kind in ("denied", "no_bucket"):
+                raise
+            sleep(pause_s)
+            pause_s *= 2
+
+
+def _check_once(store: ObjectStore) -> None:
+    key = f"{PROBES}{uuid.uuid4().hex}"
+    first, second = b"first " + key.encode(), b"second " + key.encode()
+    try:
+        _expect(store.create(key, first) is Created.CREATED, store, key, "says that a new object exists")
+        _expect(store.create(key, second) is Created.EXISTED, store, key, "creates an object that exists")
+        _expect(store.get(key) == first, store, key, "overwrites on a create that it refuses")
+        _expect(store.get_range(key, 6, 6) == first[6:12], store, key, "returns another range than was asked for")
+        listed = [(info.key, info.size_bytes) for info in store.list(key)]
+        _expect(listed == [(key, len(first))], store, key, "does not list what was just written")
+        store.put(key, second)
+        _expect(store.get(key) == second, store, key, "returns old bytes after an overwrite")
+    except NotFound as error:
+        raise _unsafe(store, key, "does not find what was just written") from error
+    finally:
+        store.delete(key)
+    _expect(next(iter(store.list(key)), None) is None, store, key, "lists what was deleted")
+    try:
+        store.get(key)
+    except NotFound:
+        return
+    raise _unsafe(store, key, "returns what was deleted")
+
+
+def _race(store: ObjectStore, racers: int, rounds: int = 8) -> None:
+    """Several threads create one key: exactly one wins, and its bytes stand."""
+    with ThreadPoolExecutor(racers) as threads:
+        for _ in range(rounds):
+            key = f"{PROBES}{uuid.uuid4().hex}"
+            offers = [b"%d" % racer * 1000 for racer in range(racers)]
+            try:
+                answers = list(threads.map(lambda data, key=key: store.create(key, data), offers))
+                winners = [data for data, answer in zip(offers, answers, strict=True) if answer is Created.CREATED]
+                _expect(winners == [store.get(key)], store, key, f"let {len(winners)} of {racers} writers create it")
+            finally:
+                store.delete(key)
+
+
+def _expect(holds: bool, store: ObjectStore, key: str, what: str) -> None:
+    if not holds:
+        raise _unsafe(store, key, what)
+
+
+def _unsafe(store: ObjectStore, key: str, what: str) -> StoreError:
+    return StoreError(
+        f"this store {what}: runs on it would lose data",
+        where=f"{store.url}/{key}",
+        remedy="Use a store with conditional writes (If-None-Match): AWS S3, MinIO, Ceph, SeaweedFS, a local folder",
+        kind="unsafe",
+    )

@@ -1,0 +1,22 @@
+"""The dataflow manager flow: the one writer of a run's decisions. Two of them are harmless, the older is fenced."""
+
+from __future__ import annotations
+
+import threading
+
+from prefect import flow
+
+from flows.lifecycle import run_until_signal, this_participant
+
+
+@flow(name="dataflow_manager", description="Decides: leases, admission, staleness, batches, the end.", retries=0)
+def dataflow_manager(run: str, store: str) -> None:
+    """Manage ``run`` until it is stopped; takes over from any manager before it."""
+    from astraflow.dataflow.manager import run_manager
+    from astraflow.recipe import load_run_config
+    from storage import open_store
+
+    opened = open_store(store)
+    config = load_run_config(opened, run)
+    stop = threading.Event()
+    run_until_signal(lambda: run_manager(opened, config, holder=this_participant("manager"), stop=stop), stop.set)

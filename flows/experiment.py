@@ -1,0 +1,87 @@
+"""The experiment flow: creates or resumes a run, launches its flows, watches them and reports.
+
+Its parameters are the run's config, so Prefect's launch form is the config. It holds no state that
+matters: killed, the run goes on without it, and ``resume`` gives the run a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect import flow, get_run_logger
+
+from astraflow.config import RunConfig
+from astraflow.follow import RunFollower
+from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
+from astraflow.records import Status
+from astraflow.report import markdown
+from flows.launcher import PrefectLauncher
+from flows.supervisor import Supervisor
+from storage import open_store
+from storage.keys import RunKeys
+from tasks.bootstrap import begin_run
+from tasks.report import RunPage, final_figures
+
+TICK_S = 1.0
+PAGE_EVERY_S = 15.0
+LEAVE_TIMEOUT_S = 30.0  # from Stopped until the children are cancelled
+
+
+@flow(name="experiment", description="Runs one experiment: everything that a recipe says.", retries=0)
+def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
+    """Run the experiment to its end and return its figures; ``resume`` goes on with a run that exists.
+
+    Cancelling it cancels the flows it started; the run stays in the store and can be resumed.
+    """
+    config = begin_run(config, resume=resume)
+    store, keys = open_store(config.store), RunKeys(config.name)
+    follower = RunFollower(store, config)
+    follower.poll()
+    participant = new_participant("experiment")
+    status = Status(participant=participant, role="experiment", state="running")
+    supervisor = Supervisor(
+        config=config,
+        launcher=PrefectLauncher(config.name, config.store),
+        follower=follower,
+        outbox=Outbox(store, keys, participant),
+        log=get_run_logger().info,
+    )
+    page = RunPage(config.name)
+    with Beat(store, keys, status, every_s=beat_every_s(config.store, config.dataflow.silence_s)) as beat:
+        try:
+            _watch(supervisor, page, resume=resume)
+        except BaseException as error:
+            beat.set(state="failed" if isinstance(error, Exception) else "cancelled")
+            page.write(markdown(follower, f"ended early: {error or type(error).__name__}", supervisor.notes))
+            raise
+        finally:
+            supervisor.cancel_all()
+        beat.set(state="left")
+    figures = final_figures(config.name, config.store)
+    page.finish(markdown(follower, f"over ({follower.stopped})", supervisor.notes), figures)
+    return figures
+
+
+def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
+    """Keep the children alive until the decisions log says ``Stopped``, then until they have left."""
+    follower = supervisor.follower
+    if follower.is_over:
+        return
+    supervisor.begin(adopt=resume)
+    next_page = 0.0
+    while not follower.is_over:
+        supervisor.tick()
+        if time.monotonic() >= next_page:
+            next_page = time.monotonic() + PAGE_EVERY_S
+            page.write(markdown(follower, "running", supervisor.notes))
+        time.sleep(TICK_S)
+        follower.poll()
+    _until(lambda: not supervisor.living(), LEAVE_TIMEOUT_S)
+
+
+def _until(done: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < deadline:
+        time.sleep(TICK_S)

@@ -1,0 +1,146 @@
+"""Starting, watching and cancelling flow runs through Prefect, behind a seam that a test replaces.
+
+A child is found again by its tags, so a new experiment flow run can adopt what an earlier one started. The number of the
+life is part of the idempotency key: asking twice for the same life gives the same flow run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterTags
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.deployments import run_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelling
+
+LIVING = frozenset({"SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """One long-lived part of a run: what to start for it."""
+
+    role: str  # manager, trainer or pool
+    name: str  # policy or pool; empty for the manager
+    flow: str
+    deployments: tuple[str, ...]  # preferred first
+    parameters: dict[str, str]
+    tags: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """``trainer-solver``: unique in a run."""
+        return "-".join(part for part in (self.role, self.name) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRun:
+    """One flow run of a child: its life number and Prefect's word on it."""
+
+    id: str
+    life: int
+    state: str  # Prefect's state type: RUNNING, CRASHED, …
+    message: str = ""
+
+    @property
+    def is_living(self) -> bool:
+        """Whether Prefect believes that it runs or will."""
+        return self.state in LIVING
+
+
+class Launcher(Protocol):
+    """What the experiment needs of a workflow engine."""
+
+    def start(self, spec: ChildSpec, life: int) -> ChildRun:
+        """Start life number ``life`` of a child; the same number twice is the same flow run."""
+        ...
+
+    def find(self, spec: ChildSpec) -> list[ChildRun]:
+        """All lives of a child that were ever started, newest first."""
+        ...
+
+    def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
+        """The present states of flow runs."""
+        ...
+
+    def cancel(self, id: str) -> None:
+        """Ask a flow run to end; no error if it has ended or is not there."""
+        ...
+
+
+class PrefectLauncher:
+    """The launcher over a Prefect server: one call each, nothing kept."""
+
+    def __init__(self, run: str, store: str) -> None:
+        self._run = run
+        self._tags = ("astraflow", f"run:{run}", f"store:{hashlib.sha256(store.encode()).hexdigest()[:8]}")
+
+    def start(self, spec: ChildSpec, life: int) -> ChildRun:
+        again = f" life {life}" if life > 1 else ""
+        flow_run = self._run_first_deployment(
+            spec,
+            parameters=spec.parameters,
+            timeout=0,
+            as_subflow=False,
+            flow_run_name=f"{self._run}/{spec.key}{again}",
+            tags=[*self._child_tags(spec), *spec.tags, f"life:{life}"],
+            idempotency_key="/".join([*self._tags, spec.key, str(life)]),
+        )
+        return _child_run(flow_run)
+
+    def find(self, spec: ChildSpec) -> list[ChildRun]:
+        wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=list(self._child_tags(spec))))
+        with _client() as client:
+            found = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
+        return sorted((_child_run(flow_run) for flow_run in found), key=lambda child: -child.life)
+
+    def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
+        if not ids:
+            return {}
+        with _client() as client:
+            found = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id) for id in ids])), limit=200
+            )
+        return {child.id: child for child in map(_child_run, found)}
+
+    def cancel(self, id: str) -> None:
+        with _client() as client:
+            try:
+                if _child_run(client.read_flow_run(UUID(id))).is_living:
+                    client.set_flow_run_state(UUID(id), Cancelling())
+            except ObjectNotFound:
+                return
+
+    def _child_tags(self, spec: ChildSpec) -> tuple[str, ...]:
+        return (*self._tags, f"child:{spec.key}")
+
+    def _run_first_deployment(self, spec: ChildSpec, **options: Any) -> FlowRun:
+        """Run the first of the child's deployments that the server knows."""
+        for name in spec.deployments[:-1]:
+            try:
+                return run_deployment(f"{spec.flow}/{name}", **options)
+            except ObjectNotFound:
+                continue
+        return run_deployment(f"{spec.flow}/{spec.deployments[-1]}", **options)
+
+
+def _client() -> SyncPrefectClient:
+    return get_client(sync_client=True)
+
+
+def _child_run(flow_run: FlowRun) -> ChildRun:
+    life = next((int(tag[5:]) for tag in flow_run.tags if tag.startswith("life:")), 1)
+    state = flow_run.state
+    return ChildRun(
+        id=str(flow_run.id),
+        life=life,
+        state=state.type.value if state else "SCHEDULED",
+        message=(state.message or "") if state else "",
+    )

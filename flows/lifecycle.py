@@ -1,0 +1,55 @@
+"""What every flow of a run shares: who it is, and how it ends when Prefect cancels it.
+
+Prefect raises ``TerminationSignal`` in the main thread of a synchronous flow and kills the process 30 s later.
+Long work that can hand back its leases runs in a thread beside it and gets its stop event first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from prefect.runtime import flow_run
+
+from astraflow.participant import new_participant
+
+GRACE_S = 22.0  # the process is killed 30 s after the signal; Prefect needs some of that itself
+
+
+def participant_of(role: str, name: str, flow_run_id: str, life: int = 1) -> str:
+    """The participant's name of one life of a flow run; another life of the same flow run has another name."""
+    again = f"-{life}" if life > 1 else ""
+    return "-".join(part for part in (role, name, flow_run_id[:8] + again) if part)
+
+
+def this_participant(role: str, name: str = "") -> str:
+    """The name of the flow run that runs here; random outside of one."""
+    if not flow_run.id:
+        return new_participant(role, name)
+    return participant_of(role, name, str(flow_run.id), int(flow_run.run_count or 1))
+
+
+def run_until_signal(work: Callable[[], None], stop: Callable[[], None], *, grace_s: float = GRACE_S) -> None:
+    """Run ``work`` in a thread; if this thread is interrupted, call ``stop`` and give it ``grace_s`` to return.
+
+    What ``work`` raises is raised here; an interruption is raised again after the wait.
+    """
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # carried to the flow's thread, raised there
+            failures.append(error)
+
+    thread = threading.Thread(target=body, name="flow-work", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(timeout=0.5)  # short, so that a signal is seen soon
+    except BaseException:
+        stop()
+        thread.join(timeout=grace_s)
+        raise
+    if failures:
+        raise failures[0]

@@ -1,0 +1,29 @@
+"""The RaaS pool flow: engines and workflows that play leased groups, in one region."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect import flow
+
+from flows.lifecycle import run_until_signal, this_participant
+
+
+@flow(name="raas_pool", description="Plays leased groups with the newest weights.", retries=0)
+def raas_pool(run: str, store: str, pool: str) -> None:
+    """Serve rollouts of ``run`` as ``pool`` until the run ends, or hand back the leases when cancelled."""
+    from astraflow.raas.pool import run_pool
+    from astraflow.recipe import load_run_config
+    from storage import open_store
+
+    opened = open_store(store)
+    config = load_run_config(opened, run)
+    participant = this_participant("pool", pool)
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def work() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run_pool(opened, config, pool, participant=participant, stop=stop))
+
+    run_until_signal(work, lambda: loop.call_soon_threadsafe(stop.set))

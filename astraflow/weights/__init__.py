@@ -1,0 +1,1 @@
+"""Weights through the object store: lossless sparse deltas, published, pulled and verified. See ``FORMAT.md``."""

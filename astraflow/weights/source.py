@@ -1,0 +1,57 @@
+"""A trainer's weights, seen as the blocks of their layout, and checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from astraflow.weights.codec import digest_words
+from astraflow.weights.kernels import Words
+from astraflow.weights.layout import BLOCK_ELEMENTS, Block, layout_of, words_of
+from astraflow.weights.manifest import root_digest
+from storage.errors import DataError
+
+
+class Source:
+    """CPU tensors as flat words, without a copy where a block lies within one contiguous tensor."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], block_elements: int = BLOCK_ELEMENTS) -> None:
+        self.layout = layout_of(weights, block_elements)
+        self._words = {spec.name: words_of(weights[spec.name]) for spec in self.layout.tensors}
+
+    def words(self, block: Block) -> Words:
+        """The block's words [block.size]; do not write to them."""
+        parts = [
+            self._words[piece.name][piece.offset : piece.offset + piece.stop - piece.start]
+            for piece in self.layout.pieces(block)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def digests(self) -> list[str]:
+        """Every block's digest. Raises ``DataError`` (kind ``non_finite``) naming the first tensor with NaN or ∞."""
+        digests = []
+        for block in self.layout.blocks:
+            words = self.words(block)
+            self._check_finite(block, words)
+            digests.append(digest_words(words))
+        return digests
+
+    def root(self, digests: list[str]) -> str:
+        """The version digest that these weights have."""
+        return root_digest(self.layout.digest, digests)
+
+    def _check_finite(self, block: Block, words: Words) -> None:
+        mask = block.dtype.non_finite
+        bad = (words & mask) == mask
+        if not bad.any():
+            return
+        first = int(bad.argmax())
+        piece = next(piece for piece in self.layout.pieces(block) if piece.start <= first < piece.stop)
+        raise DataError(
+            f"the tensor has {int(bad[piece.start : piece.stop].sum())} non-finite values or more",
+            where=piece.name,
+            remedy="Nothing was published: go back to the last checkpoint, with a lower learning rate or clipping",
+            kind="non_finite",
+        )

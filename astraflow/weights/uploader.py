@@ -1,0 +1,75 @@
+"""Writes the blocks of a version as blobs, a bounded number of bytes at a time.
+
+Blob names hold the incarnation and a random part, so that two trainers at the same version never touch
+each other's bytes, and what a crash leaves behind is garbage and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from astraflow.weights.codec import EncodedBlock
+from astraflow.weights.container import FORMAT, BlobTable, BlockRecord, digest_blob, write_blob
+from astraflow.weights.layout import Layout
+from astraflow.weights.manifest import Blob
+from storage.errors import DataError
+from storage.log import NumberedLog
+from storage.store import ObjectStore
+
+BLOB_BYTES = 2**28  # a blob is closed above this: it bounds memory and suits stores' limits for one PUT
+
+
+@dataclass(frozen=True, slots=True)
+class Uploader:
+    """Uploads blobs into ``folder`` (ends with /) under names that start with ``prefix``."""
+
+    store: ObjectStore
+    folder: str
+    prefix: str
+    blob_bytes: int = BLOB_BYTES
+
+    def delta(self, blocks: Iterable[tuple[BlockRecord, EncodedBlock]]) -> tuple[Blob, ...]:
+        """Upload changed blocks; without any there is no blob."""
+        return self._upload("delta", blocks, None)
+
+    def snapshot(self, blocks: Iterable[tuple[BlockRecord, EncodedBlock]], layout: Layout) -> tuple[Blob, ...]:
+        """Upload all blocks; the first blob carries the tensor table."""
+        return self._upload("snapshot", blocks, layout)
+
+    def _upload(
+        self,
+        part: Literal["delta", "snapshot"],
+        blocks: Iterable[tuple[BlockRecord, EncodedBlock]],
+        layout: Layout | None,
+    ) -> tuple[Blob, ...]:
+        blobs: list[Blob] = []
+        records: list[BlockRecord] = []
+        encoded: list[EncodedBlock] = []
+
+        def close() -> None:
+            table = BlobTable(FORMAT, part, tuple(records), layout if not blobs else None)
+            blobs.append(self._put(f"{self.prefix}-{part}-{len(blobs):04d}.safetensors", write_blob(table, encoded)))
+            records.clear()
+            encoded.clear()
+
+        for record, block in blocks:
+            records.append(record)
+            encoded.append(block)
+            if sum(each.size_bytes for each in encoded) >= self.blob_bytes:
+                close()
+        if records or (layout and not blobs):
+            close()
+        return tuple(blobs)
+
+    def _put(self, name: str, data: bytes) -> Blob:
+        # A log of one record: it sends again when an answer is lost, and reads back what stands there.
+        if NumberedLog(self.store, lambda _: self.folder + name).create(0, data) is not None:
+            raise DataError(
+                "another object has the name of a new blob",
+                where=self.folder + name,
+                remedy="Names are random: the store does not keep its word, or a copy of this process runs",
+                kind="taken",
+            )
+        return Blob(name=name, size_bytes=len(data), hash=digest_blob(data))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from astraflow import config as cfg
 from astraflow.component import check_options, find
@@ -96,8 +96,8 @@ def load_reward(component: cfg.Component) -> Reward:
         )
     if inspect.isclass(found):
         check_options(found, component.options, given=0, where=f"{_WHERE}.options")
-        made: Reward = found(**component.options)
-        return made
+        made: Any = found(**component.options)
+        return cast("Reward", made)
     check_options(found, component.options, given=2, where=f"{_WHERE}.options")
     bound: Reward = functools.partial(found, **component.options) if component.options else found
     return bound

@@ -143,7 +143,7 @@ class TransformersEngine:
             with torch.inference_mode():
                 self._decode_until_closed()
             self._die(EngineError("the engine is closed", kind="closed"))
-        except Exception as error:  # the thread's boundary: handed to every waiter
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: handed to every waiter
             death = EngineError(
                 f"the engine's worker died: {type(error).__name__}: {error}",
                 remedy="The pool ends; start it again, with a smaller max_batch if memory was short",

@@ -107,6 +107,8 @@ class RunFold:
         self.ended: dict[str, str] = {}
         self.failures: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
+        self._problems: dict[int, int] = {}  # of each group
+        self._lost: set[str] = set()
         self._pending: dict[tuple[str, int, int], list[r.PartsObject]] = {}
 
     def take(self, seen: SeenDecision) -> None:
@@ -114,6 +116,9 @@ class RunFold:
         for facts in seen.facts:
             for fact in facts.record.facts:
                 self._take_fact(facts, fact)
+        for name in self._lost & self.pools.keys():
+            if self.pools[name].state in ("live", "draining"):
+                self.pools[name].state = "lost"
         record = seen.record
         self.decisions.append((seen.seq, record))
         self.seconds_of_epoch[record.epoch] = max(record.now, self.seconds_of_epoch.get(record.epoch, 0.0))
@@ -130,8 +135,8 @@ class RunFold:
                 self._take_consumed(fact)
             case r.Ended():
                 self.ended.setdefault(fact.policy, fact.reason)
-            case r.Wanted(what="lost") if fact.target in self.pools:
-                self.pools[fact.target].state = "lost"
+            case r.Wanted(what="lost"):
+                self._lost.add(fact.target)
             case r.PoolJoined():
                 self.pools.setdefault(source.participant, PoolView(fact))
             case _ if source.participant in self.pools:
@@ -230,8 +235,9 @@ class RunFold:
         for pool in self._pools_called(decision.pool):
             pool.leased += len(decision.groups)
         for group, problem, attempt in zip(decision.groups, decision.problems, decision.attempts, strict=True):
+            self._problems[group] = problem
             for policy in self._policies:
-                part = self.parts.setdefault((policy, group), PartView(policy, group, problem, attempt, decision.pool))
+                part = self._part(policy, group, attempt, decision.pool)
                 if part.state == "open":
                     part.attempt, part.participant = attempt, decision.pool
 
@@ -249,7 +255,7 @@ class RunFold:
             self.pools[participant].admitted += 1
 
     def _admit_part(self, participant: str, group: int, attempt: int, parts: r.PartsObject) -> None:
-        part = self.parts.setdefault((parts.policy, group), PartView(parts.policy, group, -1, attempt, participant))
+        part = self._part(parts.policy, group, attempt, participant)
         part.object, part.index = parts, parts.groups.index(group)
         part.attempt, part.participant = attempt, participant
         if part.state == "open":
@@ -260,7 +266,7 @@ class RunFold:
 
     def _take_dropped(self, decision: r.Dropped) -> None:
         for group in decision.groups:
-            part = self.parts.setdefault((decision.policy, group), PartView(decision.policy, group, -1, -1, ""))
+            part = self._part(decision.policy, group, -1, "")
             part.state, part.reason = "dropped", decision.reason
 
     def _take_batched(self, seen: SeenDecision, decision: r.Batched) -> None:
@@ -272,6 +278,14 @@ class RunFold:
             part.uses += 1
             if part.state == "ready":
                 part.state, part.batch = "batched", decision.n
+
+    def _part(self, policy: str, group: int, attempt: int, participant: str) -> PartView:
+        """The part, made open if the group is new."""
+        part = self.parts.get((policy, group))
+        if part is None:
+            part = PartView(policy, group, self._problems.get(group, -1), attempt, participant)
+            self.parts[policy, group] = part
+        return part
 
     def _pools_called(self, name: str) -> list[PoolView]:
         """The pool life that a decision names."""

@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import msgspec
-
 from astraflow.recipe import load_run_config
 from astraflow.records import DecisionRecord, DrainRequested, Stopped, decode
+from astraflow.weights.manifest import decode_manifest
 from storage.errors import AstraFlowError
 from storage.filesystem import open_filesystem
 from storage.keys import NAME, RunKeys
@@ -82,8 +81,11 @@ def _state(store: ObjectStore, keys: RunKeys) -> tuple[str, str]:
 def _steps(store: ObjectStore, keys: RunKeys, policy: str) -> int:
     """Steps of the newest version. Its number is found as a log's tail is: versions are gapless too."""
     versions = NumberedLog(store, lambda version: keys.manifest(policy, version))
-    data = versions.read(versions.tail() - 1)
-    return int(msgspec.json.decode(data)["step"]) if data is not None else 0
+    newest = versions.tail() - 1
+    data = versions.read(newest) if newest >= 0 else None
+    if data is None:
+        return 0
+    return decode_manifest(data, where=versions.key(newest), policy=policy, version=newest).step
 
 
 def _created_s(store: ObjectStore, keys: RunKeys) -> float | None:

@@ -5,7 +5,7 @@ Units stand in the column names. A value that is not known yet is null, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from astraflow.query.fold import BatchView, PartView, RunFold, VersionView
 from astraflow.query.logs import get_many
+from astraflow.weights.manifest import Manifest, decode_manifest
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -83,10 +84,10 @@ def _part_contents(part: PartView) -> dict[str, Any]:
 
 
 def trained_parts(fold: RunFold, batch: BatchView) -> list[PartView]:
-    """The parts of a batch that its trainer trains on: all but the skipped ones."""
+    """The parts of a batch that its trainer trains on: all but those it skipped."""
     policy = batch.decision.policy
     found = (fold.parts.get((policy, group)) for group in batch.decision.groups if group not in batch.skipped)
-    return [part for part in found if part is not None and part.object is not None]
+    return [part for part in found if part is not None and part.object is not None and part.state != "dropped"]
 
 
 def batch_row(fold: RunFold, batch: BatchView) -> dict[str, Any]:
@@ -134,23 +135,13 @@ def batch_rows(fold: RunFold) -> Iterator[dict[str, Any]]:
     return (batch_row(fold, batch) for _, batch in sorted(fold.batches.items()))
 
 
-class ManifestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tables need of a version's manifest; the codec's own fields are passed over."""
-
-    policy: str
-    version: int
-    step: int
-    incarnation: int
-    kind: str
-    digest: str
-    size_bytes: int = 0
-    full_bytes: int = 0
-
-
-def read_manifests(store: ObjectStore, keys: RunKeys, wanted: Iterable[tuple[str, int]]) -> Iterator[ManifestHead]:
-    """The manifests of the wanted (policy, version) pairs, in order."""
+def read_manifests(store: ObjectStore, keys: RunKeys, wanted: Sequence[tuple[str, int]]) -> list[Manifest]:
+    """The manifests of the wanted (policy, version) pairs, in order. Raises ``DataError`` at a damaged one."""
     names = [keys.manifest(policy, version) for policy, version in wanted]
-    return (msgspec.json.decode(data, type=ManifestHead) for data in get_many(store, names))
+    return [
+        decode_manifest(data, where=name, policy=policy, version=version)
+        for data, name, (policy, version) in zip(get_many(store, names), names, wanted, strict=True)
+    ]
 
 
 def known_versions(fold: RunFold) -> list[tuple[str, int]]:

@@ -1,3 +1,4 @@
+# ruff: noqa: PLC0415 - config checks import this module in processes that never need torch
 """Models and tokenizers in Hugging Face format: find, build, load, and hand their files to the pools.
 
 A policy's ``model`` is a folder with ``config.json`` and a tokenizer, or ``tiny-qwen3``: a 398,080-parameter Qwen3
@@ -78,7 +79,7 @@ def resolve_model(name_or_path: str, seed: int, cache_folder: Path, *, key: str 
 
 
 def build_tiny_qwen3(folder: Path | str, seed: int) -> None:
-    """Write the tiny Qwen3 (vocab 32, hidden 128, 2 layers, tied, 398,080 parameters) and its tokenizer to ``folder``."""
+    """Write the tiny Qwen3 (vocab 32, hidden 128, 2 layers, tied: 398,080 parameters) and its tokenizer."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -112,11 +113,10 @@ def _character_tokenizer() -> Any:
 
     vocabulary = {token: i for i, token in enumerate(TINY_VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")  # type: ignore[assignment]
-    tokenizer.decoder = decoders.Fuse()  # type: ignore[assignment]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="?"
-    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>", unk_token="?")
 
 
 def load_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
@@ -125,7 +125,7 @@ def load_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
 
     check_model(str(folder))
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"no causal language model could be loaded: {error}",
@@ -133,7 +133,8 @@ def load_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
             remedy="The folder needs config.json of a causal LM and its *.safetensors",
             kind="model",
         ) from error
-    return model.eval()
+    loaded: PreTrainedModel = model.eval()
+    return loaded
 
 
 def empty_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
@@ -143,7 +144,8 @@ def empty_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
     check_model(str(folder))
     try:
         config = AutoConfig.from_pretrained(folder)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        factory: Any = AutoModelForCausalLM
+        model: Any = factory.from_config(config, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"no causal language model has this config: {error}",
@@ -151,7 +153,8 @@ def empty_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
             remedy="The folder needs config.json of a causal LM",
             kind="model",
         ) from error
-    return model.eval()
+    loaded: PreTrainedModel = model.eval()
+    return loaded
 
 
 def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:

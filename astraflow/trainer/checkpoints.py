@@ -1,0 +1,182 @@
+"""Checkpoints: all that a trainer needs to go on, bit for bit, written beside the training.
+
+A checkpoint is a folder of torch.distributed.checkpoint and, last, a marker object ``complete.json`` made through the
+object store. Without its marker it does not exist. Everything in it is a tensor: parameters, optimizer state, the
+state of torch's generator; the counters stand in the marker. The learning rate is a function of the step, so there
+is no scheduler to keep. A checkpoint is made only of a step that is published, so none is ever ahead of the manifests.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import torch
+from fsspec import AbstractFileSystem
+from torch import Tensor
+from torch.distributed.checkpoint._fsspec_filesystem import FileSystem
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from astraflow.trainer.step import Learner
+from storage.commit_points import commit_point
+from storage.errors import DataError, StoreError
+from storage.filesystem import open_filesystem
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+MARKER = "complete.json"
+MAX_FAILURES = 3
+_NAME = re.compile(r"(?P<incarnation>\d+)-(?P<step>\d+)/complete\.json$")
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The marker: counters at the checkpoint. ``cursor`` is the decision that held the last batch trained."""
+
+    incarnation: int
+    step: int
+    version: int
+    cursor: int
+    bad_steps: int = 0
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders checkpoints: by step, then by the later life."""
+        return (self.step, self.incarnation)
+
+
+def learner_tensors(learner: Learner) -> dict[str, Tensor]:
+    """Every tensor of a learner by name, sharing its memory; tied parameters once, under their first name."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in learner.model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[f"model.{name}"] = tensor.detach()
+    for name, parameter in learner.model.named_parameters():
+        for kind, tensor in learner.optimizer.state[parameter].items():
+            tensors[f"optimizer.{name}.{kind}"] = tensor
+    tensors["rng.torch"] = torch.get_rng_state()
+    return tensors
+
+
+class Checkpoints:
+    """The checkpoints of one policy: at most one is being written, the newest ``keep`` complete ones are kept."""
+
+    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str, *, keep: int) -> None:
+        self._store = store
+        self._keys = keys
+        self._policy = policy
+        self._keep = keep
+        self._files: AbstractFileSystem | None = None
+        self._root = ""
+        self._writing: tuple[Mark, Future[Any]] | None = None
+        self.failures = 0  # in a row
+
+    def newest(self, *, step: int) -> Mark | None:
+        """The newest complete checkpoint that is not ahead of ``step``, or None."""
+        marks = [mark for mark in self._complete() if mark.step <= step]
+        return max(marks, key=lambda mark: mark.age, default=None)
+
+    def load(self, mark: Mark, learner: Learner) -> None:
+        """Put the checkpoint's state into ``learner``. Raises ``DataError`` if it does not fit its model."""
+        tensors = learner_tensors(learner)
+        try:
+            load(tensors, storage_reader=_Reader(*self._folder(mark)), no_dist=True)
+        except CheckpointException as error:
+            raise DataError(
+                f"the checkpoint does not fit the model or is damaged: {error}",
+                where=self._keys.checkpoint(self._policy, mark.incarnation, mark.step),
+                remedy="Use the model the run was started with, or delete the checkpoint: the one before is used then",
+                kind="checkpoint",
+            ) from error
+        torch.set_rng_state(tensors["rng.torch"])
+        learner.step = mark.step
+        learner.bad_steps = mark.bad_steps
+
+    def save(self, mark: Mark, learner: Learner) -> None:
+        """Copy the state and begin to write it; waits for the one before if that is still being written."""
+        self.settle(wait=True)
+        files, folder = self._folder(mark)
+        # The call copies every tensor before it returns: training may go on in place at once.
+        future = async_save(learner_tensors(learner), storage_writer=_Writer(files, folder), no_dist=True)
+        assert isinstance(future, Future)
+        self._writing = (mark, future)
+
+    def settle(self, *, wait: bool, must: bool = False) -> Mark | None:
+        """Finish what was begun: if it is written (or ``wait``), create its marker and delete old ones.
+
+        A failed write is counted and tried again with the next checkpoint; with ``must``, or at the third failure in
+        a row, ``StoreError`` is raised.
+        """
+        if self._writing is None or not (wait or self._writing[1].done()):
+            return None
+        mark, future = self._writing
+        self._writing = None
+        error = future.exception()
+        if error is not None:
+            self.failures += 1
+            if must or self.failures >= MAX_FAILURES:
+                raise StoreError(
+                    f"the checkpoint could not be written: {error}",
+                    where=f"{self._store.url}/{self._keys.checkpoint(self._policy, mark.incarnation, mark.step)}",
+                    remedy="Check space and rights there; the trainer goes on from the checkpoint before",
+                    kind="checkpoint",
+                ) from error
+            return None
+        self.failures = 0
+        commit_point("trainer.before_checkpoint_marker")
+        self._store.put(self._marker_key(mark), msgspec.json.encode(mark))
+        commit_point("trainer.after_checkpoint")
+        self._prune()
+        return mark
+
+    def _complete(self) -> list[Mark]:
+        """All complete checkpoints, oldest first."""
+        keys = [info.key for info in self._store.list(self._keys.checkpoints(self._policy)) if _NAME.search(info.key)]
+        marks = [msgspec.json.decode(self._store.get(key), type=Mark) for key in keys]
+        return sorted(marks, key=lambda mark: mark.age)
+
+    def _prune(self) -> None:
+        for mark in self._complete()[: -self._keep]:
+            files, folder = self._folder(mark)
+            self._store.delete(self._marker_key(mark))  # first: a half-deleted checkpoint must not look whole
+            if files.exists(folder):
+                files.rm(folder, recursive=True)
+
+    def _marker_key(self, mark: Mark) -> str:
+        return self._keys.checkpoint(self._policy, mark.incarnation, mark.step) + MARKER
+
+    def _folder(self, mark: Mark) -> tuple[AbstractFileSystem, str]:
+        if self._files is None:
+            self._files, self._root = open_filesystem(self._store.url)
+        key = self._keys.checkpoint(self._policy, mark.incarnation, mark.step)
+        return self._files, f"{self._root.rstrip('/')}/{key.rstrip('/')}"
+
+
+def _streams(files: AbstractFileSystem) -> Any:
+    streams: Any = FileSystem()
+    streams.fs = files
+    return streams
+
+
+class _Writer(FileSystemWriter):
+    """torch's writer over a filesystem that is open already (torch's own fsspec writer opens one from a URL)."""
+
+    def __init__(self, files: AbstractFileSystem, folder: str) -> None:
+        super().__init__(folder, single_file_per_rank=True, sync_files=False, overwrite=True)
+        self.fs = _streams(files)
+        self.path = folder
+
+
+class _Reader(FileSystemReader):
+    """torch's reader over a filesystem that is open already."""
+
+    def __init__(self, files: AbstractFileSystem, folder: str) -> None:
+        super().__init__(folder)
+        self.fs = _streams(files)
+        self.path = folder

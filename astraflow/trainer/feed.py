@@ -1,0 +1,59 @@
+"""The trainer's ear at the decisions log: recorded batches of its policy, and the word to end.
+
+It reads ahead: every ``Batched`` that stands in the log is known before it is needed, so that the next batch's
+objects can be read while this one trains.
+"""
+
+from __future__ import annotations
+
+from astraflow.participant import DecisionsReader
+from astraflow.records import Batched, DrainRequested, Stopped
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+
+class BatchFeed:
+    """Batches of ``policy`` from number ``first`` on, which stands at or behind decision ``cursor``."""
+
+    def __init__(
+        self, store: ObjectStore, keys: RunKeys, policy: str, participant: str, *, cursor: int, first: int
+    ) -> None:
+        self._reader = DecisionsReader(store, keys, cursor)
+        self._policy = policy
+        self._participant = participant
+        self._first = first
+        self._batches: dict[int, tuple[int, Batched]] = {}
+        self.end_reason: str | None = None
+
+    def poll(self) -> None:
+        """Take in all decisions that are there."""
+        while records := self._reader.poll():
+            for seq, record in records:
+                for decision in record.decisions:
+                    match decision:
+                        case Batched(policy=self._policy, n=n) if n >= self._first:
+                            self._batches[n] = (seq, decision)
+                        case DrainRequested(participants=[]):
+                            self.end_reason = "drained"
+                        case DrainRequested(participants=names) if self._participant in names:
+                            self.end_reason = "drained"
+                        case Stopped():
+                            self.end_reason = "stopped"
+                        case _:
+                            pass
+
+    def get(self, n: int) -> Batched | None:
+        """Batch ``n`` if it stands in what was polled."""
+        found = self._batches.get(n)
+        return found[1] if found else None
+
+    def done(self, n: int) -> int:
+        """Forget batches up to ``n`` and return the number of the decision that held ``n``: where to read from again.
+
+        Batches are consecutive, so every later one stands in that record or behind it.
+        """
+        cursor = self._batches[n][0]
+        self._first = n + 1
+        for number in [number for number in self._batches if number <= n]:
+            del self._batches[number]
+        return cursor

@@ -1,0 +1,61 @@
+"""What every part of one trainer's life needs: where it writes, under which name, and how it says what it does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from astraflow.config import RunConfig, Trainer
+from astraflow.participant import Beat, Outbox
+from storage.errors import StoreError
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+T = TypeVar("T")
+log = logging.getLogger("astraflow.trainer")
+
+PATIENCE_S = 120.0
+"""How long an unreachable store is asked before the trainer ends (it can be started again at any time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of a policy's trainer. ``folder`` is a temporary folder for model files."""
+
+    store: ObjectStore
+    keys: RunKeys
+    config: RunConfig
+    policy: str
+    settings: Trainer
+    outbox: Outbox
+    beat: Beat
+    folder: Path
+
+    def say(self, state: str, **figures: float) -> None:
+        """Show ``state`` and ``figures`` in the status object and the log."""
+        self.beat.set(state=state, waiting="", **figures)
+        log.info("%s: %s %s", self.policy, state, {name: round(value, 4) for name, value in figures.items()} or "")
+
+    def persist(
+        self,
+        call: Callable[[], T],
+        what: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> T:
+        """``call`` again while the store is unreachable, for ``PATIENCE_S``. Safe for calls that may be repeated."""
+        deadline, wait_s = clock() + PATIENCE_S, 0.1
+        while True:
+            try:
+                return call()
+            except StoreError as error:
+                if error.kind != "unreachable" or clock() + wait_s > deadline:
+                    raise
+                self.beat.set(waiting=f"the store is unreachable: {what}")
+                sleep(wait_s)
+                wait_s = min(10.0, wait_s * 2)

@@ -1,0 +1,206 @@
+"""The trainer's loop: join, train batch after batch, publish each step, end.
+
+It reads top to bottom. Order within a step is what makes it safe to kill at any instruction: the manifest (weights
+that others may use, and the fence), then the outbox record (that the batch is consumed), then what is only for the eye
+or for a quicker start (row, checkpoint). What was not published did not happen; what was published and not said is
+said by the next life (``start``).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from astraflow.component import find
+from astraflow.config import RunConfig
+from astraflow.pace import Pace, wait_until
+from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
+from astraflow.records import Batched, Consumed, Ended, Left, Status
+from astraflow.trainer.life import Life, log
+from astraflow.trainer.reader import LoadedBatch, PartReader
+from astraflow.trainer.rows import resident_mb, write_step_row
+from astraflow.trainer.start import Tenure, begin, publish_frozen, published
+from astraflow.trainer.step import train_batch
+from astraflow.weights.manifest import Manifest
+from storage.commit_points import commit_point
+from storage.errors import AstraFlowError, DataError, Fenced, StoreError
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+KINDS = {"rl": train_batch}
+MAX_BAD_STEPS = 10
+"""Steps in a row whose loss or gradient was not finite, after which a trainer gives up."""
+
+
+def run_trainer(store: ObjectStore, config: RunConfig, policy: str, *, participant: str | None = None) -> None:
+    """Train ``policy`` until its steps are done or the run says to end; one life of its trainer.
+
+    Raises ``Fenced`` if another trainer of the policy takes over, ``DeadlineError`` if no batch came for
+    ``batch_timeout_s``, ``DataError`` if the policy cannot be trained on, ``StoreError`` if the store is gone for good.
+    """
+    participant = participant or new_participant("trainer", policy)
+    settings, keys = config.trainer_of(policy), RunKeys(config.name)
+    torch.set_num_threads(settings.threads)
+    status = Status(participant=participant, role="trainer", state="starting", name=policy)
+    every_s = beat_every_s(store.url, config.dataflow.silence_s)
+    with tempfile.TemporaryDirectory(prefix="astraflow-") as folder, Beat(store, keys, status, every_s=every_s) as beat:
+        outbox = Outbox(store, keys, participant)
+        life = Life(store, keys, config, policy, settings, outbox, beat, Path(folder))
+        try:
+            _live(life)
+        except AstraFlowError as error:
+            life.say("fenced" if isinstance(error, Fenced) else "failed")
+            log.error("%s: %s", policy, error)
+            raise
+
+
+def _live(life: Life) -> None:
+    train = find(life.settings.kind, KINDS, where=f"policies.{life.policy}.trainer.kind")
+    if life.config.policies[life.policy].frozen:
+        publish_frozen(life)
+        life.outbox.append([Left(reason="frozen: published once")])
+        return
+    tenure = begin(life)
+    if tenure is None:
+        life.outbox.append([Left(reason="the run has ended")])
+        life.say("left")
+        return
+    learner = tenure.learner
+    reason = "done"
+    with Loader(tenure.reader) as loader:
+        while learner.step < life.settings.steps:
+            n, asked_s = learner.step, time.monotonic()
+            life.say("waiting", step=float(n))
+            batch = _wait_for_batch(life, tenure, n)
+            if batch is None:
+                reason = tenure.feed.end_reason or "drained"
+                break
+            loaded = loader.load(batch)
+            loader.prepare(tenure.feed.get(n + 1))
+            began_s = time.monotonic()
+            commit_point("trainer.before_step")
+            result = train(learner, loaded)
+            commit_point("trainer.after_step")
+            trained_s = time.monotonic()
+            tenure.note_skipped(n, list(loaded.skipped))
+            manifest = tenure.publish(life)
+            tenure.cursor = tenure.feed.done(n)
+            result.metrics |= _costs(result.metrics, manifest, asked_s, began_s, trained_s)
+            life.outbox.append([published(manifest), _consumed(life, manifest, loaded, result.metrics)])
+            commit_point("trainer.after_consumed")
+            write_step_row(life, n, result, loaded.skipped, version=manifest.version, incarnation=tenure.incarnation)
+            life.say("trained", **result.metrics)
+            _give_up_if_hopeless(tenure)
+            _maybe_checkpoint(life, tenure, manifest)
+    _end(life, tenure, reason)
+
+
+class Loader:
+    """Reads batches in one thread of its own, the next one while the loop trains."""
+
+    def __init__(self, reader: PartReader) -> None:
+        self._reader = reader
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch")
+        self._next: tuple[int, Future[LoadedBatch]] | None = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def prepare(self, batch: Batched | None) -> None:
+        """Begin to read ``batch``, if it is known already."""
+        if batch is not None:
+            self._next = (batch.n, self._thread.submit(self._reader.load, batch))
+
+    def load(self, batch: Batched) -> LoadedBatch:
+        """The batch's sequences. What went wrong with the store while reading ahead is raised here."""
+        if self._next is None or self._next[0] != batch.n:
+            self.prepare(batch)
+        assert self._next is not None
+        future, self._next = self._next[1], None
+        return future.result()
+
+
+def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
+    """Batch ``n``, or None if the run says to end. Raises ``DeadlineError`` after ``batch_timeout_s``."""
+
+    def arrived() -> bool:
+        try:
+            tenure.feed.poll()
+        except StoreError as error:
+            if error.kind != "unreachable":
+                raise
+            life.beat.set(waiting=f"the store is unreachable; batch {n} is due")
+            return False
+        return tenure.feed.end_reason is not None or tenure.feed.get(n) is not None
+
+    timeout_s = life.settings.batch_timeout_s
+    if not arrived():
+        life.beat.set(waiting=f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
+        what = f"batch {n} of policy {life.policy} (the manager's status says what it waits for)"
+        wait_until(arrived, pace=Pace(life.store.url), timeout_s=timeout_s, what=what)
+        life.beat.set(waiting="")
+    return None if tenure.feed.end_reason else tenure.feed.get(n)
+
+
+def _costs(
+    metrics: dict[str, float], manifest: Manifest, asked_s: float, began_s: float, trained_s: float
+) -> dict[str, float]:
+    """What the step cost in time, bytes and memory."""
+    now_s = time.monotonic()
+    return {
+        "wait_s": began_s - asked_s,
+        "step_s": trained_s - began_s,
+        "publish_s": now_s - trained_s,
+        "tokens_per_s": metrics["response_tokens"] / max(1e-9, now_s - asked_s),
+        "delta_bytes": float(manifest.size_bytes),
+        "full_bytes": float(manifest.full_bytes),
+        "rss_mb": resident_mb(),
+    }
+
+
+def _consumed(life: Life, manifest: Manifest, loaded: LoadedBatch, metrics: dict[str, float]) -> Consumed:
+    groups = sorted(loaded.skipped)
+    return Consumed(
+        policy=life.policy,
+        batch=loaded.n,
+        step=manifest.step,
+        incarnation=manifest.incarnation,
+        skipped=groups,
+        reasons=[loaded.skipped[group] for group in groups],
+        metrics=dict(metrics),
+    )
+
+
+def _give_up_if_hopeless(tenure: Tenure) -> None:
+    if tenure.learner.bad_steps >= MAX_BAD_STEPS:
+        raise DataError(
+            f"loss or gradients were not finite for {MAX_BAD_STEPS} steps in a row",
+            where=f"step {tenure.learner.step}",
+            remedy="The weights are those of the last good step: lower the learning rate or look at the data",
+            kind="non_finite",
+        )
+
+
+def _maybe_checkpoint(life: Life, tenure: Tenure, manifest: Manifest) -> None:
+    """Finish a checkpoint that is written by now; begin one when it is due."""
+    life.persist(lambda: tenure.checkpoints.settle(wait=False), "finishing a checkpoint")
+    if tenure.learner.step % life.settings.checkpoint_every == 0:
+        tenure.checkpoint(life, manifest)
+
+
+def _end(life: Life, tenure: Tenure, reason: str) -> None:
+    """The last checkpoint, complete, then the last words."""
+    life.say("ending")
+    manifest = tenure.publisher.head()
+    assert manifest is not None
+    tenure.checkpoint(life, manifest)
+    tenure.checkpoints.settle(wait=True, must=True)
+    life.outbox.append([Ended(policy=life.policy, reason=reason), Left(reason=reason)])
+    life.say("left")

@@ -1,0 +1,243 @@
+"""From a recorded batch to its sequences: read the parts' objects, verify, or skip a part and say why.
+
+Whatever is wrong with stored data (missing, damaged, not finite, of a version nobody published) costs that part only
+and is told to the manager with a reason; what is wrong with the *store* (unreachable, denied) is raised, since the
+same batch must give the same sequences whenever it is trained again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from astraflow.records import Batched
+from astraflow.trainer.versions import VersionSteps
+from astraflow.trajectory import SCHEMA
+from storage import open_store
+from storage.errors import DataError, NotFound, StoreError
+from storage.store import ObjectStore
+from storage.tables import read_table
+
+COLUMNS = (
+    "group_id",
+    "pool",
+    "prompt_ids",
+    "response_ids",
+    "logprobs",
+    "loss_mask",
+    "version_start",
+    "version_id",
+    "reward",
+    "temperature",
+)
+_SCHEMA = pa.schema([SCHEMA.field(name) for name in COLUMNS])
+OBJECTS_KEPT = 64
+READ_TRIES = 5
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One trajectory as arrays; ``response_ids``, ``logprobs``, ``loss_mask`` and ``lags`` have one entry a token."""
+
+    pool: str
+    prompt_ids: npt.NDArray[np.int32]
+    response_ids: npt.NDArray[np.int32]
+    logprobs: npt.NDArray[np.float32]
+    loss_mask: npt.NDArray[np.bool_]
+    lags: Ints
+    reward: float
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The sequences of one group of the trainer's policy."""
+
+    group: int
+    sequences: list[Sequence]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBatch:
+    """Batch ``n``: usable parts in the recorded order, and the groups that were skipped with the reasons."""
+
+    n: int
+    parts: list[Part]
+    skipped: dict[int, str]
+
+
+class _Unusable(Exception):
+    """A part cannot be trained on; the text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of an object as flat arrays; list columns are (offsets [N+1], values)."""
+
+    rows: int
+    group_id: Ints
+    pool: list[str]
+    reward: npt.NDArray[np.float64]
+    temperature: npt.NDArray[np.float64]
+    lists: dict[str, tuple[Ints, npt.NDArray[Any]]]
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Columns:
+        try:
+            table = table.cast(_SCHEMA)
+        except pa.ArrowException as error:
+            raise _Unusable(f"columns of another type ({error})") from error
+        lists: dict[str, tuple[Ints, npt.NDArray[Any]]] = {}
+        for name in ("prompt_ids", "response_ids", "logprobs", "loss_mask", "version_start", "version_id"):
+            column: Any = table.column(name).combine_chunks()
+            if column.null_count or column.flatten().null_count:
+                raise _Unusable(f"{name} has nulls")
+            values = column.flatten().to_numpy(zero_copy_only=False)
+            offsets = np.cumsum(np.append(0, column.value_lengths().to_numpy())).astype(np.int64)
+            lists[name] = (offsets, values)
+        return cls(
+            rows=table.num_rows,
+            group_id=table.column("group_id").to_numpy(),
+            pool=[str(name) for name in table.column("pool").to_pylist()],
+            reward=table.column("reward").to_numpy().astype(np.float64),
+            temperature=table.column("temperature").to_numpy().astype(np.float64),
+            lists=lists,
+        )
+
+    def list_at(self, name: str, row: int) -> npt.NDArray[Any]:
+        offsets, values = self.lists[name]
+        return values[offsets[row] : offsets[row + 1]]
+
+
+class PartReader:
+    """Loads recorded batches of one policy. One thread at a time; the last objects read are kept."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        versions: VersionSteps,
+        *,
+        vocabulary: int,
+        context: int,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._root = store
+        self._versions = versions
+        self._vocabulary = vocabulary
+        self._context = context
+        self._sleep = sleep
+        self._stores: dict[str, ObjectStore] = {"": store}
+        self._objects: OrderedDict[tuple[str, str, str], _Columns | str] = OrderedDict()
+
+    def load(self, batch: Batched, skip: Collection[int] = ()) -> LoadedBatch:
+        """The usable parts of ``batch``. Groups in ``skip`` are left out, as they were when it was first trained."""
+        parts: list[Part] = []
+        skipped: dict[int, str] = {}
+        for entry, group in enumerate(batch.groups):
+            if group in skip:
+                skipped[group] = "recorded"
+                continue
+            try:
+                parts.append(self._part(batch, entry))
+            except _Unusable as error:
+                skipped[group] = str(error)
+        return LoadedBatch(batch.n, parts, skipped)
+
+    def _part(self, batch: Batched, entry: int) -> Part:
+        source = batch.objects[entry]
+        columns = self._object(batch.stores[source], batch.paths[source], batch.hashes[source])
+        start, count = batch.row_starts[entry], batch.row_counts[entry]
+        if count < 1 or start < 0 or start + count > columns.rows:
+            raise _Unusable(f"rows {start}..{start + count} of an object with {columns.rows}")
+        if (columns.group_id[start : start + count] != batch.groups[entry]).any():
+            raise _Unusable("rows of another group")
+        return Part(batch.groups[entry], [self._sequence(columns, row, batch.n) for row in range(start, start + count)])
+
+    def _sequence(self, columns: _Columns, row: int, step: int) -> Sequence:
+        prompt, response = columns.list_at("prompt_ids", row), columns.list_at("response_ids", row)
+        logprobs, mask = columns.list_at("logprobs", row), columns.list_at("loss_mask", row)
+        if len(prompt) == 0 or len(response) == 0:
+            raise _Unusable("an empty prompt or response")
+        if not len(response) == len(logprobs) == len(mask):
+            raise _Unusable("token columns of unequal length")
+        if len(prompt) + len(response) > self._context:
+            raise _Unusable(f"{len(prompt) + len(response)} tokens are more than the model's {self._context}")
+        if not np.isfinite(logprobs[mask]).all() or not np.isfinite(columns.reward[row]):
+            raise _Unusable("a log-prob or reward that is not finite")
+        if not (columns.temperature[row] > 0 and np.isfinite(columns.temperature[row])):
+            raise _Unusable(f"temperature {columns.temperature[row]:g}")
+        for ids in (prompt, response):
+            if ids.min() < 0 or ids.max() >= self._vocabulary:
+                raise _Unusable(f"a token id outside the vocabulary of {self._vocabulary}")
+        return Sequence(
+            pool=columns.pool[row],
+            prompt_ids=prompt,
+            response_ids=response,
+            logprobs=logprobs,
+            loss_mask=mask,
+            lags=self._lags(columns, row, len(response), step),
+            reward=float(columns.reward[row]),
+            temperature=float(columns.temperature[row]),
+        )
+
+    def _lags(self, columns: _Columns, row: int, length: int, step: int) -> Ints:
+        """Lag of each token, [T]: the step that trains on it minus the step of the version that sampled it."""
+        starts, ids = columns.list_at("version_start", row), columns.list_at("version_id", row)
+        if len(starts) != len(ids) or len(ids) == 0 or starts[0] != 0:
+            raise _Unusable("version runs that do not cover the response")
+        steps = np.array([self._version_step(int(version)) for version in ids], dtype=np.int64)
+        counts = np.diff(np.append(starts, length))
+        if (counts < 0).any():
+            raise _Unusable("version runs that are not in order")
+        lags: Ints = np.repeat(step - steps, counts)
+        if len(lags) and lags.min() < 0:
+            raise _Unusable(f"lag {lags.min()}: sampled by a version of a later step")
+        return lags
+
+    def _version_step(self, version: int) -> int:
+        step = self._versions.step_of(version)
+        if step is None:
+            raise _Unusable(f"version {version} was never published")
+        return step
+
+    def _object(self, store_url: str, path: str, digest: str) -> _Columns:
+        """The object's columns, from memory if it was read lately. A damaged object is remembered as such."""
+        key = (store_url, path, digest)
+        found = self._objects.get(key)
+        if found is None:
+            found = self._read(store_url, path, digest)
+            self._objects[key] = found
+            if len(self._objects) > OBJECTS_KEPT:
+                self._objects.popitem(last=False)
+        else:
+            self._objects.move_to_end(key)
+        if isinstance(found, str):
+            raise _Unusable(found)
+        return found
+
+    def _read(self, store_url: str, path: str, digest: str) -> _Columns | str:
+        if store_url not in self._stores:
+            self._stores[store_url] = open_store(store_url)
+        for attempt in range(READ_TRIES):
+            try:
+                return _Columns.of(read_table(self._stores[store_url], path, hash=digest, columns=COLUMNS))
+            except NotFound:
+                return f"missing: {path}"
+            except DataError as error:
+                return f"{error.kind or 'undecodable'}: {path}"
+            except _Unusable as error:
+                return f"undecodable: {error}"
+            except StoreError as error:
+                if error.kind != "unreachable" or attempt == READ_TRIES - 1:
+                    raise
+                self._sleep(0.2 * 2**attempt)
+        raise AssertionError("the last try returned or raised")

@@ -7,11 +7,11 @@ meaning alone, so a start that was killed half-way leaves nothing that a second 
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 from astraflow.config import RunConfig
-from astraflow.problems import data_hash, load_problems, problems_table
-from astraflow.recipe import BUILT_IN_MODELS, dump_toml
+from astraflow.models import check_model
+from astraflow.problems import Problem, data_hash, load_problems, problems_table
+from astraflow.recipe import dump_toml
 from astraflow.rewards import load_reward
 from astraflow.workflows import load_workflow
 from storage.errors import ConfigError, NotFound
@@ -27,12 +27,8 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
     Raises ``ConfigError`` if something in it can't work or the run's name is taken, ``StoreError`` if the
     store can't carry a run.
     """
-    check_store(store)
     keys = RunKeys(config.name)
-    _check_free(store, keys)
-    check_config(config)
-    problems = load_problems(config.problems, config.seed)
-    frozen = config.model_copy(update={"data_hash": data_hash(problems), "problem_count": len(problems)})
+    frozen, problems = check_run(store, config)
     write_table(store, keys.problems(frozen.data_hash), problems_table(problems))
     # The comment makes the bytes this start's own: of two starts at once, exactly one creates the run.
     text = f"# run {config.name}, created as {uuid.uuid4().hex}\n{dump_toml(frozen)}".encode()
@@ -41,10 +37,17 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
     return frozen
 
 
-def check_config(config: RunConfig) -> None:
-    """Check what the schema can't: models, workflow, roles, reward, and that some pool can play the workflow."""
+def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Problem]]:
+    """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
+    check_store(store)
+    _check_free(store, RunKeys(config.name))
+    return check_config(config)
+
+
+def check_config(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
+    """Check what the schema can't: models, workflow, roles, reward, problems, and that some pool can play them."""
     for name, policy in config.policies.items():
-        check_model(policy.model, where=f"policies.{name}.model")
+        check_model(policy.model, key=f"policies.{name}.model")
     workflow = load_workflow(config)
     load_reward(config.problems.reward)
     needed = {config.policy_of(role) for role in workflow.roles}
@@ -63,30 +66,9 @@ def check_config(config: RunConfig) -> None:
             remedy="Map a role to it in [workflow.roles], set frozen = true, or take it out",
             kind="idle_policy",
         )
-
-
-def check_model(model: str, *, where: str) -> None:
-    """Raise ``ConfigError`` unless ``model`` is built in or a folder with a Hugging Face config."""
-    if model in BUILT_IN_MODELS:
-        return
-    folder = Path(model)
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no model folder {model!r}",
-            where=where,
-            remedy=f"Give a folder with config.json and weights, or one of: {', '.join(BUILT_IN_MODELS)}",
-            kind="no_model",
-        )
-    missing = [name for name in ("config.json",) if not (folder / name).is_file()]
-    if not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
-    if missing:
-        raise ConfigError(
-            f"the model folder {model!r} has no {' and no '.join(missing)}",
-            where=where,
-            remedy="Save it with save_pretrained(folder, safe_serialization=True)",
-            kind="no_model",
-        )
+    problems = load_problems(config.problems, config.seed)
+    frozen = config.model_copy(update={"data_hash": data_hash(problems), "problem_count": len(problems)})
+    return frozen, problems
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

@@ -38,6 +38,9 @@ class PolicyProgress:
     incarnation: int = 0
     rewards: dict[int, float] = field(default_factory=dict)  # step -> mean reward of its batch
     metrics: dict[str, float] = field(default_factory=dict)  # of the newest step
+    wait_s: float = 0.0
+    step_s: float = 0.0
+    lag_max: float = 0.0
     delta_bytes: int = 0
     full_bytes: int = 0
     ended: str | None = None
@@ -46,6 +49,12 @@ class PolicyProgress:
     def curve(self) -> list[float]:
         """Mean reward per step, in step order."""
         return [self.rewards[step] for step in sorted(self.rewards)]
+
+    @property
+    def wait_ratio(self) -> float | None:
+        """Share of the trainer's time that it waited for data."""
+        total_s = self.wait_s + self.step_s
+        return self.wait_s / total_s if total_s > 0 else None
 
 
 class RunFollower:
@@ -134,6 +143,9 @@ class RunFollower:
             if fact.step > progress.step:
                 progress.step = fact.step
                 progress.metrics = fact.metrics
+                progress.wait_s += fact.metrics.get("wait_s", 0.0)
+                progress.step_s += fact.metrics.get("step_s", 0.0)
+                progress.lag_max = max(progress.lag_max, fact.metrics.get("lag_max", 0.0))
             if REWARD_METRIC in fact.metrics:
                 progress.rewards.setdefault(fact.step, fact.metrics[REWARD_METRIC])
         elif isinstance(fact, Ended):
@@ -141,7 +153,7 @@ class RunFollower:
 
     def _poll_stopped(self) -> bool:
         tail = self._decisions.tail(self._tail)
-        if tail == self._tail or tail == 0:
+        if tail in (0, self._tail):
             return False
         self._tail = tail
         data = self._decisions.read(tail - 1)

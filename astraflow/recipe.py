@@ -17,13 +17,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from astraflow.config import RunConfig
+from astraflow.models import BUILT_IN
 from astraflow.recipe_errors import Fault, faults_of, raise_faults, unknown_trainer_fields
 from astraflow.toml import dump_table
 from storage.errors import ConfigError, NotFound
 from storage.keys import RunKeys
+from storage.location import Location
 from storage.store import ObjectStore
 
-BUILT_IN_MODELS = ("tiny-qwen3",)
 _DELETE = object()
 
 
@@ -81,9 +82,7 @@ def load_run_config(store: ObjectStore, run: str) -> RunConfig:
 
 def store_url(store: str) -> str:
     """A store as a URL: folders become absolute ``file://`` URLs, URLs stay as they are."""
-    if "://" in store and not store.startswith("file://"):
-        return store
-    return Path(store.removeprefix("file://")).expanduser().absolute().as_uri()
+    return Location.parse(store).url
 
 
 def _layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -119,7 +118,9 @@ def _read(file: Path) -> dict[str, Any]:
         remedy = f"Recipes beside it: {', '.join(near)}" if near else "Check the path"
         raise ConfigError("there is no such recipe file", where=str(file), remedy=remedy, kind="no_file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", where=str(file), remedy="A recipe is a UTF-8 TOML file") from error
+        raise ConfigError(
+            f"cannot be read: {error}", where=str(file), remedy="A recipe is a UTF-8 TOML file"
+        ) from error
     return _parse(text, str(file))
 
 
@@ -127,7 +128,9 @@ def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         table: dict[str, Any] = _plain(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}", where=where, remedy="Text values need quotes", kind="toml") from error
+        raise ConfigError(
+            f"not valid TOML: {error}", where=where, remedy="Text values need quotes", kind="toml"
+        ) from error
     return table
 
 
@@ -206,7 +209,7 @@ def _with_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(policies, dict):
         for policy in policies.values():
             if isinstance(policy, dict) and isinstance(policy.get("model"), str):
-                policy["model"] = _absolute(policy["model"], folder, is_path=policy["model"] not in BUILT_IN_MODELS)
+                policy["model"] = _absolute(policy["model"], folder, is_path=policy["model"] not in BUILT_IN)
     problems = table.get("problems")
     if isinstance(problems, dict) and isinstance(problems.get("source"), str):
         source = problems["source"]

@@ -70,9 +70,8 @@ def raise_faults(
             kind="invalid",
         ) from cause
     raise ConfigError(
-        f"{len(lines)} errors:\n  " + "\n  ".join(lines) + "\n",
+        f"{len(lines)} errors\n  " + "\n  ".join(lines),
         where=where,
-        remedy="Correct them all and start again",
         kind="invalid",
     ) from cause
 

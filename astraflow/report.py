@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from astraflow.follow import PolicyProgress, RunFollower
 from astraflow.records import Status
@@ -24,7 +25,7 @@ def downsample(values: Sequence[float], count: int) -> list[float]:
     if len(values) <= count:
         return list(values)
     edges = [index * len(values) // count for index in range(count + 1)]
-    return [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def chart(values: Sequence[float], *, width: int = 60, height: int = 10) -> str:
@@ -113,7 +114,7 @@ def _policy_row(progress: PolicyProgress) -> str:
         "–" if reward is None else f"{reward:.3f}",
         sparkline(progress.curve) or "–",
         metric(progress.metrics, "lag_mean"),
-        metric(progress.metrics, "wait_ratio", "wait_s"),
+        "–" if progress.wait_ratio is None else f"{progress.wait_ratio:.0%}",
         shipped,
     ]
     return "| " + " | ".join(cells) + " |"

@@ -1,7 +1,7 @@
 """Starting, watching and cancelling flow runs through Prefect, behind a seam that a test replaces.
 
-A child is found again by its tags, so a new experiment flow run can adopt what an earlier one started. The number of the
-life is part of the idempotency key: asking twice for the same life gives the same flow run.
+A child is found again by its tags, so a new experiment flow run can adopt what an earlier one started. The number
+of the life is part of the idempotency key: asking twice for the same life gives the same flow run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,24 +20,9 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
+from flows.children import ChildSpec
+
 LIVING = frozenset({"SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"})
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """One long-lived part of a run: what to start for it."""
-
-    role: str  # manager, trainer or pool
-    name: str  # policy or pool; empty for the manager
-    flow: str
-    deployments: tuple[str, ...]  # preferred first
-    parameters: dict[str, str]
-    tags: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        """``trainer-solver``: unique in a run."""
-        return "-".join(part for part in (self.role, self.name) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +110,14 @@ class PrefectLauncher:
         """Run the first of the child's deployments that the server knows."""
         for name in spec.deployments[:-1]:
             try:
-                return run_deployment(f"{spec.flow}/{name}", **options)
+                return _run(f"{spec.flow}/{name}", **options)
             except ObjectNotFound:
                 continue
-        return run_deployment(f"{spec.flow}/{spec.deployments[-1]}", **options)
+        return _run(f"{spec.flow}/{spec.deployments[-1]}", **options)
+
+
+def _run(name: str, **options: Any) -> FlowRun:
+    return cast("FlowRun", run_deployment(name, **options))  # a coroutine only where a loop runs
 
 
 def _client() -> SyncPrefectClient:

@@ -26,4 +26,7 @@ def raas_pool(run: str, store: str, pool: str) -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(run_pool(opened, config, pool, participant=participant, stop=stop))
 
-    run_until_signal(work, lambda: loop.call_soon_threadsafe(stop.set))
+    def end() -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    run_until_signal(work, end)

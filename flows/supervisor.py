@@ -15,27 +15,13 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Outbox
 from astraflow.records import Wanted
-from flows.launcher import ChildRun, ChildSpec, Launcher
+from flows.children import ChildSpec, children_of
+from flows.launcher import ChildRun, Launcher
 from flows.lifecycle import participant_of
 from storage.errors import ServiceError
 
 MAX_RESTARTS = 5  # of one child, without a step of progress between them
 START_TIMEOUT_S = 300.0  # from asking for a flow run to its first sign of life
-
-
-def children_of(config: RunConfig) -> list[ChildSpec]:
-    """What a run consists of: the manager, a trainer for each trained policy, and the pools."""
-    common = {"run": config.name, "store": config.store}
-    specs = [ChildSpec("manager", "", "dataflow_manager", ("local",), common, ())]
-    specs += [
-        ChildSpec("trainer", policy, "trainer", ("local",), {**common, "policy": policy}, (f"policy:{policy}",))
-        for policy in config.trained
-    ]
-    for name, pool in config.pools.items():
-        deployments = tuple(dict.fromkeys((pool.region, "local")))
-        tags = (f"region:{pool.region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
-        specs.append(ChildSpec("pool", name, "raas_pool", deployments, {**common, "pool": name}, tags))
-    return specs
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Command line, local stack, deployments and recipes."""

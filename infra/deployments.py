@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.deployments.runner import RunnerDeployment
 from prefect.flows import Flow
 from prefect.runner import Runner
+from prefect.types.entrypoint import EntrypointType
 
 from flows.dataflow_manager import dataflow_manager
 from flows.experiment import experiment

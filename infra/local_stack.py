@@ -118,7 +118,7 @@ def prefect_environment(home: Path, port: int) -> dict[str, str]:
 
 
 def _start(home: Path, old: Stack | None) -> Stack:
-    """Start server and runner side by side. What still runs of ``old`` is kept: its server, and its flow runs in any case."""
+    """Start server and runner side by side; of ``old``, a server that runs is kept, and flow runs in any case."""
     if old is not None:
         old.runner.signal(signal.SIGKILL)  # at SIGTERM it would take its flow runs with it
     if old is not None and old.server.is_alive:

@@ -1,0 +1,1 @@
+"""Coarse Prefect tasks and artifacts: never one a rollout."""

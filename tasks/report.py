@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect import task
@@ -35,7 +35,8 @@ class RunPage:
     def write(self, text: str) -> None:
         """Show ``text`` as the run's page."""
         if self._id is None:
-            self._id = create_markdown_artifact(text, key=self._key, description="The run as it goes")
+            created = create_markdown_artifact(text, key=self._key, description="The run as it goes")
+            self._id = cast("UUID", created)  # a coroutine only where a loop runs
             return
         with get_client(sync_client=True) as client:
             client.update_artifact(self._id, ArtifactUpdate(data=text))

@@ -1,0 +1,39 @@
+"""What a run consists of: its manager, trainers and pools, as what is to be started for each. Knows no Prefect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from astraflow.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """One long-lived part of a run: what to start for it."""
+
+    role: str  # manager, trainer or pool
+    name: str  # policy or pool; empty for the manager
+    flow: str
+    deployments: tuple[str, ...]  # preferred first
+    parameters: dict[str, str]
+    tags: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """``trainer-solver``: unique in a run."""
+        return "-".join(part for part in (self.role, self.name) if part)
+
+
+def children_of(config: RunConfig) -> list[ChildSpec]:
+    """What a run consists of: the manager, a trainer for each trained policy, and the pools."""
+    common = {"run": config.name, "store": config.store}
+    specs = [ChildSpec("manager", "", "dataflow_manager", ("local",), common, ())]
+    specs += [
+        ChildSpec("trainer", policy, "trainer", ("local",), {**common, "policy": policy}, (f"policy:{policy}",))
+        for policy in config.trained
+    ]
+    for name, pool in config.pools.items():
+        deployments = tuple(dict.fromkeys((pool.region, "local")))
+        tags = (f"region:{pool.region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
+        specs.append(ChildSpec("pool", name, "raas_pool", deployments, {**common, "pool": name}, tags))
+    return specs

@@ -1,0 +1,233 @@
+"""``astraflow``: the command line. Each command is a few lines over the core; an error is one message and a code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from storage.errors import AstraFlowError, ConfigError
+
+EPILOG = (
+    "Exit codes: 0 done; 1 other error; 2 wrong input (recipe, option, name); 3 object store; "
+    "4 Prefect server or runner; 5 fenced; 6 wrong data; 7 engine; 8 deadline passed; 130 interrupted. ASTRAFLOW_DEBUG=1 shows tracebacks. "
+    "Environment: ASTRAFLOW_STORE (default .astraflow/store), ASTRAFLOW_HOME (default .astraflow), "
+    "PREFECT_API_URL, AWS_*."
+)
+
+app = typer.Typer(
+    name="astraflow",
+    help="RL post-training of agentic LLMs on Prefect and an object store.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="Folder, file:// or s3://bucket/prefix. Default: ASTRAFLOW_STORE, .astraflow/store."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Last = Annotated[bool, typer.Option("--last", help="The newest run of the store.")]
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; left out: the newest run.")]
+
+
+@app.command(epilog=EPILOG)
+def up(as_json: Json = False) -> None:
+    """Start the local stack (Prefect server and runner), or what of it does not run."""
+    from infra import local_stack
+
+    stack, started = local_stack.up(local_stack.stack_home())
+    if as_json:
+        _print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started})
+    else:
+        _say(f"{'Started' if started else 'Runs already'}: {stack.ui_url}")
+
+
+@app.command(epilog=EPILOG)
+def down(as_json: Json = False) -> None:
+    """End the local stack and every flow run it started. Runs stay in the store and can be resumed."""
+    from infra import local_stack
+
+    ended = local_stack.down(local_stack.stack_home())
+    if as_json:
+        _print_json({"ended": ended})
+    else:
+        _say("Ended: nothing of the local stack runs" if ended else "Nothing was running")
+
+
+@app.command(epilog=EPILOG)
+def run(  # noqa: PLR0917  # typer takes options as arguments
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe file, or the name of a built-in one: tiny-add.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as in trainer.lr=1e-6 name=second.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the config and what would start; start nothing.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that is in the store.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the experiment is launched.")] = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe and follow it to its end. Ctrl-C leaves it running; Ctrl-C twice stops it."""
+    from infra import run_command
+
+    if resume and (recipe or overrides):
+        raise ConfigError(
+            "--resume goes on with a frozen config; it takes no recipe and no overrides",
+            where="command line",
+            remedy="Give either a recipe or --resume RUN",
+            kind="usage",
+        )
+    config = run_command.resolve(recipe, overrides or [], resume=resume, store=store)
+    if dry_run:
+        run_command.show_plan(config, as_json=as_json)
+        return
+    raise typer.Exit(run_command.run(config, resume=resume is not None, detach=detach, as_json=as_json))
+
+
+@app.command(epilog=EPILOG)
+def runs(store: Store = None, as_json: Json = False) -> None:
+    """List the runs of a store, the newest last."""
+    import dataclasses
+
+    from astraflow import query
+    from infra.display import rows
+    from infra.places import open_named
+
+    entries = [dataclasses.asdict(entry) for entry in query.runs(open_named(store))]
+    if as_json:
+        _print_json(entries)
+        return
+    shown = [
+        {
+            "run": entry["run"],
+            "state": entry["state"],
+            "reason": entry["reason"],
+            "steps": ", ".join(f"{policy} {step}" for policy, step in entry["steps"].items()),
+        }
+        for entry in entries
+    ]
+    rows(Console(), ["run", "state", "reason", "steps"], shown)
+
+
+@app.command(epilog=EPILOG)
+def status(run: RunName = None, last: Last = False, store: Store = None, as_json: Json = False) -> None:
+    """Show the figures of a run: rewards, lags, waiting, what weights cost to ship, errors."""
+    from astraflow import open_run
+    from infra.display import summary
+
+    opened = open_run(_run_url(run, store))
+    figures: dict[str, Any] = json.loads(opened.figures().to_json())
+    if as_json:
+        _print_json(figures)
+        return
+    console = Console()
+    summary(console, figures)
+    if figures["state"] != "stopped":
+        from astraflow.follow import RunFollower
+        from infra.display import participants
+
+        view = RunFollower(opened.store, opened.config)
+        view.poll()
+        console.print(participants(view))
+        for line in view.waiting():
+            console.print(f"waits  {line}", highlight=False)
+
+
+@app.command(epilog=EPILOG)
+def stop(
+    run: RunName = None,
+    last: Last = False,
+    store: Store = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """End a run: trainers keep a checkpoint, pools hand back, and the log is closed."""
+    from infra import stopping
+    from infra.places import find_run, open_named
+
+    if run is None and not last:
+        raise ConfigError("stop needs a run", where="command line", remedy="Name it, or say --last", kind="usage")
+    opened = open_named(store)
+    name = find_run(opened, run)
+    reason = stopping.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
+    if as_json:
+        _print_json({"run": name, "stopped": reason})
+    else:
+        _say(f"{name} has stopped: {reason}")
+
+
+@app.command(epilog=EPILOG)
+def query(
+    sql: Annotated[
+        str, typer.Argument(help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools.")
+    ],
+    run: Annotated[str | None, typer.Option("--run", help="The run's name; left out: the newest run.")] = None,
+    last: Last = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a run a question in SQL."""
+    from astraflow import open_run
+    from infra.display import rows
+
+    table = open_run(_run_url(run, store)).sql(sql)
+    if as_json:
+        _print_json(table.to_pylist())
+    else:
+        rows(Console(), table.column_names, table.to_pylist())
+
+
+def main() -> None:
+    """The console script: runs ``app`` and turns errors into one message and an exit code."""
+    debug = bool(os.environ.get("ASTRAFLOW_DEBUG"))
+    try:
+        app()
+    except AstraFlowError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:  # the process boundary: nobody wants a traceback unasked
+        if debug:
+            raise
+        print(  # noqa: T201
+            f"error: unexpected {type(error).__name__}: {error}. Set ASTRAFLOW_DEBUG=1 to see where", file=sys.stderr
+        )
+        sys.exit(1)
+
+
+def _run_url(run: str | None, store: str | None) -> str:
+    from infra.places import find_run, open_named
+
+    opened = open_named(store)
+    return f"{opened.url}/{find_run(opened, run)}"
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))  # noqa: T201
+
+
+def _say(text: str) -> None:
+    print(text)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Following a run from the terminal until it is over; Ctrl-C leaves it running, a second one stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+
+from astraflow.follow import RunFollower
+from astraflow.recipe import load_run_config
+from infra.display import line, page
+from infra.launch import Launched, flow_run_state, raise_if_dead
+from infra.stopping import stop
+from storage.errors import ConfigError, DeadlineError
+from storage.store import ObjectStore
+
+CREATE_TIMEOUT_S = 120.0
+SECOND_PRESS_S = 4.0
+LEAVE_TIMEOUT_S = 45.0
+_ASK_PREFECT_EVERY_S = 3.0
+_LINE_EVERY_S = 5.0
+
+
+def follow(store: ObjectStore, run: str, launched: Launched, console: Console) -> bool:
+    """Show the run until it is over; False if the reader left it running."""
+    try:
+        view = _when_created(store, run, launched)
+        show(view, console, alive=lambda: raise_if_dead(launched, run, exists=True))
+        _wait_for_experiment(launched)
+    except KeyboardInterrupt:
+        return _interrupted(store, run, console)
+    return True
+
+
+def show(view: RunFollower, console: Console, *, alive: Callable[[], None]) -> None:
+    """Draw ``view`` until the run is over; ``alive`` raises if nobody drives it any more."""
+    start = asked = time.monotonic()
+    said = 0.0
+    with Live(console=console, auto_refresh=False, transient=False) if console.is_terminal else _NoLive() as live:
+        while True:
+            view.poll()
+            now = time.monotonic()
+            if isinstance(live, Live):
+                live.update(page(view, "over" if view.is_over else "running", now - start), refresh=True)
+            elif now - said >= _LINE_EVERY_S or view.is_over:
+                said = now
+                console.print(line(view, now - start), highlight=False, soft_wrap=True)
+            if view.is_over:
+                return
+            if now - asked >= _ASK_PREFECT_EVERY_S:
+                asked = now
+                alive()
+            time.sleep(1.0)
+
+
+class _NoLive:
+    """Stands in for the live page where there is no terminal."""
+
+    def __enter__(self) -> _NoLive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def _when_created(store: ObjectStore, run: str, launched: Launched) -> RunFollower:
+    """A follower once the experiment has written the run. Raises ``ServiceError`` if it ended before that."""
+    deadline = time.monotonic() + CREATE_TIMEOUT_S
+    while True:
+        try:
+            return RunFollower(store, load_run_config(store, run))
+        except ConfigError as error:
+            if error.kind != "no_run":
+                raise
+        raise_if_dead(launched, run, exists=False)
+        if time.monotonic() > deadline:
+            raise DeadlineError(
+                f"the experiment did not begin within {CREATE_TIMEOUT_S:g} s",
+                where=launched.url,
+                remedy="Is a runner there? `astraflow up` starts it",
+                kind="start",
+            )
+        time.sleep(0.5)
+
+
+def _wait_for_experiment(launched: Launched) -> None:
+    """Give the experiment time to write its last page; it ends by itself."""
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    while flow_run_state(launched) in ("RUNNING", "PENDING", "SCHEDULED") and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+def _interrupted(store: ObjectStore, run: str, console: Console) -> bool:
+    console.print(
+        f"\nThe run goes on. See it with `astraflow status {run}`, end it with `astraflow stop {run}`.\n"
+        f"Press Ctrl-C again within {SECOND_PRESS_S:g} s to stop it now.",
+        highlight=False,
+    )
+    try:
+        time.sleep(SECOND_PRESS_S)
+    except KeyboardInterrupt:
+        console.print("Stopping the run …", highlight=False)
+        console.print(f"Stopped: {stop(store, run, reason='stopped from the terminal')}", highlight=False)
+    return False

@@ -279,6 +279,7 @@ class Paused(Decision, frozen=True, kw_only=True, tag="Paused"):
     """No leases are given for ``policy`` (empty: for any) until ``Resumed``."""
 
     policy: str
+    reason: str = ""
 
 
 class Resumed(Decision, frozen=True, kw_only=True, tag="Resumed"):

@@ -1,0 +1,124 @@
+"""Figures and words about the state: load reports for autoscaling, and why a policy waits.
+
+Pure functions of the state; nothing here decides.
+"""
+
+from __future__ import annotations
+
+from astraflow.dataflow.participants import Participant
+from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.state import RunState
+
+
+def load_figures(state: RunState, policy: str) -> dict[str, float]:
+    """What a ``LoadReported`` says: counts since the last one, and sizes now. Metrics are means over the steps."""
+    queue = state.policies[policy]
+    window = queue.window
+    figures = {
+        "produced": float(window.produced),
+        "consumed": float(window.consumed),
+        "steps": float(queue.consumed - window.step),
+        "lag_mean": window.lag_sum / window.lag_parts if window.lag_parts else 0.0,
+        "lag_max": float(window.lag_max),
+        **queue_figures(state, queue),
+        "pools": float(len(able_pools(state))),
+        "capacity": float(sum(pool.capacity for pool in able_pools(state))),
+    }
+    for name in sorted(window.metrics):
+        figures.setdefault(name, window.metrics[name] / max(1, window.steps))
+    return figures
+
+
+def queue_figures(state: RunState, queue: PolicyQueue) -> dict[str, float]:
+    """Sizes of one policy's queue now, and all its drops by reason."""
+    drops = {f"dropped_{reason}": float(count) for reason, count in queue.dropped.items()}
+    return {
+        "leased": float(len(state.leases.leased)),
+        "ready": float(len(queue.ready)),
+        "batched": float(queue.batched),
+        **drops,
+    }
+
+
+def status_figures(state: RunState) -> dict[str, float]:
+    """What the manager's status object shows."""
+    figures = {
+        "records": float(state.ledger.seq + 1),
+        "epoch": float(state.ledger.epoch),
+        "groups": float(state.leases.next_group),
+        "pools": float(len(able_pools(state))),
+    }
+    for policy, queue in state.policies.items():
+        figures[f"{policy}.step"] = float(queue.consumed)
+        figures[f"{policy}.version"] = float(queue.newest)
+        figures |= {f"{policy}.{name}": value for name, value in queue_figures(state, queue).items()}
+    return figures
+
+
+def able_pools(state: RunState) -> list[Participant]:
+    """Pools that could take a lease if they had room."""
+    return [
+        participant
+        for participant in state.participants.values()
+        if participant.serves(state.names) and participant.is_able(state.names, state.now, state.flow.silence_s)
+    ]
+
+
+def wait_reasons(state: RunState) -> dict[str, str]:
+    """Why each live or expected policy's trainer has no batch; policies that do not wait are left out."""
+    reasons = {policy: wait_reason(state, policy) for policy in state.batch_size}
+    return {policy: reason for policy, reason in reasons.items() if reason}
+
+
+def wait_reason(state: RunState, policy: str) -> str:
+    """Why the trainer of ``policy`` has no batch; empty if it has one, or needs none."""
+    queue = state.policies[policy]
+    if queue.ended or queue.unconsumed > 0:
+        return ""
+    if queue.consumed >= state.steps[policy]:
+        return "waiting for the trainer to end"
+    if state.draining:
+        return f"draining: {state.ledger.drain_reason}"
+    if not queue.joined:
+        return "waiting for its trainer"
+    if queue.paused or state.ledger.paused:
+        return f"paused: {queue.pause_reason or 'pause was wanted'}"
+    return _why_no_groups(state) or _why_not_full(state, policy)
+
+
+def _why_no_groups(state: RunState) -> str:
+    """What keeps pools from playing, in the order in which it has to be mended."""
+    silence_s = state.flow.silence_s
+    pools = [p for p in state.participants.values() if p.role == "pool" and not p.is_gone(state.now, silence_s)]
+    if not pools:
+        return "waiting for a pool"
+    staying = [pool for pool in pools if not pool.draining]
+    if not staying and not state.leases.leased:
+        return "all pools are draining"
+    if staying and not any(pool.serves(state.names) for pool in staying):
+        return _unserved(state, staying)
+    if staying and not able_pools(state):
+        return "waiting for a pool to load its first version of every policy"
+    return ""
+
+
+def _unserved(state: RunState, pools: list[Participant]) -> str:
+    workflow = state.config.workflow
+    for policy in state.names:
+        if not any(policy in pool.policies for pool in pools):
+            role = next((role for role, name in workflow.roles.items() if name == policy), policy)
+            return f"no pool serves role {role} of workflow {workflow.name}"
+    return f"no pool serves all of {', '.join(state.names)}, as workflow {workflow.name} needs"
+
+
+def _why_not_full(state: RunState, policy: str) -> str:
+    queue = state.policies[policy]
+    parts = (
+        f"{len(queue.ready)} of {state.batch_size[policy]} parts are ready, {len(state.leases.leased)} groups played"
+    )
+    if queue.filtered:
+        parts += f"; dynamic sampling filtered {queue.filtered} of {queue.drawn}"
+    behind = [pool for pool in able_pools(state) if pool.applied[policy].step < queue.newest_step]
+    if behind and not state.leases.leased:
+        return f"waiting for pools to load version {queue.newest}: {parts}"
+    return f"waiting for pools: {parts}"

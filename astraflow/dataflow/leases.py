@@ -1,0 +1,69 @@
+"""The book of groups: which are open, who plays them, which wait to be leased again.
+
+A group that is neither open nor new is terminal, so a number below ``next_group`` that is missing here needs
+no memory. Attempts count from 1; attempt k is the group's k-th lease.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class OpenGroup(msgspec.Struct, array_like=True):
+    """A group without a result. ``holders[k - 1]`` is the participant of attempt k."""
+
+    problem: int
+    holders: list[str]
+    dropped: int = 0  # policies whose part is dropped already
+
+    @property
+    def attempt(self) -> int:
+        return len(self.holders)
+
+    def was_held_by(self, participant: str, attempt: int) -> bool:
+        """Whether this attempt was ever leased to this participant."""
+        return 1 <= attempt <= len(self.holders) and self.holders[attempt - 1] == participant
+
+
+class LeaseBook(msgspec.Struct):
+    """All open groups: leased ones in the order of their leases, waiting ones in the order they came back."""
+
+    next_group: int = 0
+    open: dict[int, OpenGroup] = {}
+    leased: dict[int, float] = {}  # group -> when, oldest first
+    waiting: dict[int, int] = {}  # group -> attempt that ended
+    returned: list[int] = []  # problems that are leased again, in new groups, before others
+
+    def lease(self, group: int, problem: int, holder: str, now: float) -> None:
+        """Lease a new or a waiting group."""
+        if group == self.next_group:
+            self.next_group += 1
+            self.open[group] = OpenGroup(problem, [])
+        self.waiting.pop(group, None)
+        self.open[group].holders.append(holder)
+        self.leased[group] = now
+
+    def expire(self, group: int, attempt: int) -> None:
+        """End an attempt; the group waits for the next one. Nothing happens if that is not its attempt."""
+        found = self.open.get(group)
+        if found is not None and found.attempt == attempt and self.leased.pop(group, None) is not None:
+            self.waiting[group] = attempt
+
+    def close(self, group: int) -> OpenGroup:
+        """The group is terminal."""
+        self.leased.pop(group, None)
+        self.waiting.pop(group, None)
+        return self.open.pop(group)
+
+    def expired(self, now: float, timeout_s: float) -> list[int]:
+        """Groups leased longer ago than ``timeout_s``."""
+        found: list[int] = []
+        for group, leased_at in self.leased.items():
+            if now - leased_at <= timeout_s:
+                break
+            found.append(group)
+        return found
+
+    def restart_timers(self) -> None:
+        """A new epoch's clock begins at 0."""
+        self.leased = dict.fromkeys(self.leased, 0.0)

@@ -1,0 +1,63 @@
+"""What the manager knows about each participant: who it is, what it has applied, what it holds, when it was heard.
+
+Times are seconds on the manager's clock since its epoch began; they only ever compare with each other.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class AppliedVersion(msgspec.Struct, array_like=True):
+    """The version that a pool samples from, and its step."""
+
+    version: int
+    step: int
+
+
+class Participant(msgspec.Struct):
+    """One life of a pool, a trainer or anyone else who writes an outbox."""
+
+    role: str = ""  # pool, trainer, or empty until it joins
+    name: str = ""  # the pool's or the policy's
+    region: str = ""
+    policies: list[str] = []
+    capacity: int = 0
+    cursor: int = 0  # next unread record of its outbox
+    beats: int = 0  # changes of its status object
+    heard_at: float = 0.0
+    applied: dict[str, AppliedVersion] = {}
+    held: dict[int, int] = {}  # unfinished leases: group -> attempt
+    rejects: int = 0
+    failures: int = 0  # leases handed back since the last admitted group
+    quarantined: bool = False
+    lost: bool = False  # its process is known to be dead
+    draining: bool = False
+    left: bool = False
+
+    def is_silent(self, now: float, silence_s: float) -> bool:
+        """No beat for longer than ``silence_s``, or known to be dead."""
+        return self.lost or now - self.heard_at > silence_s
+
+    def is_gone(self, now: float, silence_s: float) -> bool:
+        """Nothing more is to be expected of it."""
+        return self.left or self.quarantined or self.is_silent(now, silence_s)
+
+    def is_able(self, policies: list[str], now: float, silence_s: float) -> bool:
+        """A pool that can play groups of all ``policies`` now."""
+        return (
+            self.role == "pool"
+            and not self.draining
+            and not self.is_gone(now, silence_s)
+            and all(policy in self.applied for policy in policies)
+        )
+
+    def serves(self, policies: list[str]) -> bool:
+        """A pool whose engines have all ``policies``."""
+        return self.role == "pool" and all(policy in self.policies for policy in policies)
+
+    @property
+    def room(self) -> int:
+        """Groups it can take. A pool that fails again and again gets one at a time until one succeeds."""
+        capacity = self.capacity if self.failures < 2 * self.capacity else 1
+        return max(0, capacity - len(self.held))

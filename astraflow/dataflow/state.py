@@ -1,0 +1,363 @@
+"""The manager's state as a fold: facts in, decisions in, nothing else.
+
+``absorb`` takes one validated fact record, ``apply`` one decision, ``begin`` and ``observe`` what a decision
+record saw. None of them asks, draws or decides, so the same logs give the same state; ``step`` decides on it.
+Between two decision records nothing is pending: ``settle`` forgets facts that had no effect (late attempts).
+A snapshot holds the whole state as JSON and comes back exactly, order of dictionaries included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from astraflow import records as r
+from astraflow.config import RunConfig
+from astraflow.dataflow.algorithms import Algorithms, load_algorithms
+from astraflow.dataflow.leases import LeaseBook
+from astraflow.dataflow.participants import AppliedVersion, Participant
+from astraflow.dataflow.parts import Arrival, Part, PartRows
+from astraflow.dataflow.policy_queue import PolicyQueue, Window
+from storage.errors import DataError
+
+SNAPSHOT_FORMAT = 1
+RETURNING = ("stale", "skipped")
+"""Drops whose problem is leased again in a new group."""
+
+
+class Ledger(msgspec.Struct):
+    """What a snapshot holds. Field names are the stored format."""
+
+    format: int = SNAPSHOT_FORMAT
+    seq: int = -1  # the last decision record that is folded in
+    epoch: int = 0
+    now: float = 0.0
+    config_hash: str = ""
+    code: str = ""
+    data_hash: str = ""
+    policies: dict[str, PolicyQueue] = {}
+    participants: dict[str, Participant] = {}
+    leases: LeaseBook = msgspec.field(default_factory=LeaseBook)
+    paused: bool = False
+    drain_reason: str = ""
+    draining_since: float | None = None
+    stopped: bool = False
+    curator: dict[str, Any] = {}
+    replays: dict[str, dict[str, Any]] = {}
+
+
+class Handback(msgspec.Struct, frozen=True):
+    """A lease that its pool gave back in this step."""
+
+    participant: str
+    group: int
+    attempt: int
+    kind: str
+
+
+class RunState:
+    """The fold of one run."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self.flow = config.dataflow
+        self.names = sorted(config.policies)
+        trainers = {name: config.trainer_of(name) for name in config.trained}
+        self.batch_size = {name: trainer.batch_size for name, trainer in trainers.items()}
+        self.steps = {name: trainer.steps for name, trainer in trainers.items()}
+        self.algorithms: Algorithms = load_algorithms(config)
+        self.ledger = Ledger(policies={name: PolicyQueue(frozen=config.policies[name].frozen) for name in self.names})
+        self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first
+        self.handbacks: list[Handback] = []
+        self.wishes: list[r.Wanted] = []
+
+    # --- what everyone asks ---------------------------------------------------------------------
+
+    @property
+    def policies(self) -> dict[str, PolicyQueue]:
+        return self.ledger.policies
+
+    @property
+    def participants(self) -> dict[str, Participant]:
+        return self.ledger.participants
+
+    @property
+    def leases(self) -> LeaseBook:
+        return self.ledger.leases
+
+    @property
+    def now(self) -> float:
+        return self.ledger.now
+
+    @property
+    def draining(self) -> bool:
+        return self.ledger.draining_since is not None
+
+    def load(self, policy: str) -> int:
+        """Parts of a policy that are leased, ready, or batched and not consumed."""
+        queue = self.policies[policy]
+        return len(self.leases.leased) + len(queue.ready) + queue.batched
+
+    def next_problem(self) -> int:
+        """The problem of the next new group; changes nothing."""
+        returned = self.leases.returned
+        return returned[0] if returned else self.algorithms.curator.select()
+
+    # --- the fold -------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """A decision record's clock."""
+        self.ledger.now = now
+
+    def observe(self, observations: Mapping[str, int]) -> None:
+        """Status objects changed: these participants are alive (and known from now on)."""
+        for name in sorted(observations):
+            participant = self.participants.setdefault(name, Participant())
+            participant.beats = observations[name]
+            participant.heard_at = self.now
+            participant.lost = False
+
+    def absorb(self, participant: str, record: r.FactRecord) -> None:
+        """Fold one fact record that passed validation."""
+        teller = self.participants[participant]
+        for fact in record.facts:
+            match fact:
+                case r.Committed():
+                    self._absorb_committed(participant, fact)
+                case r.Applied():
+                    teller.applied[fact.policy] = AppliedVersion(fact.version, fact.step)
+                    self.policies[fact.policy].learn(fact.version, fact.step, fact.digest)
+                case r.Failed():
+                    self.handbacks.append(Handback(participant, fact.group, fact.attempt, fact.kind))
+                case r.Consumed():
+                    self._absorb_consumed(fact)
+                case r.Published():
+                    queue = self.policies[fact.policy]
+                    queue.learn(fact.version, fact.step, fact.digest)
+                    queue.incarnation = max(queue.incarnation, fact.incarnation)
+                case _:
+                    self._absorb_presence(teller, fact)
+
+    def _absorb_presence(self, teller: Participant, fact: r.AnyFact) -> None:
+        match fact:
+            case r.PoolJoined():
+                teller.role, teller.name, teller.region = "pool", fact.pool, fact.region
+                teller.policies, teller.capacity = fact.policies, fact.capacity
+            case r.TrainerJoined():
+                teller.role, teller.name, teller.policies = "trainer", fact.policy, [fact.policy]
+                queue = self.policies[fact.policy]
+                queue.joined = True
+                queue.incarnation = max(queue.incarnation, fact.incarnation)
+            case r.Ended():
+                self.policies[fact.policy].ended = True
+            case r.Draining():
+                teller.draining = True
+            case r.Left():
+                teller.left = True
+            case r.Wanted():
+                self.wishes.append(fact)
+                if fact.what == "lost" and fact.target in self.participants:
+                    self.participants[fact.target].lost = True
+
+    def _absorb_committed(self, participant: str, fact: r.Committed) -> None:
+        parts: dict[int, dict[str, PartRows]] = {group: {} for group in fact.groups}
+        for thing in fact.objects:
+            for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
+                parts[group][thing.policy] = PartRows(thing, start, start + count)
+        for group, attempt in zip(fact.groups, fact.attempts, strict=True):
+            self.arrivals.setdefault(group, []).append(Arrival(participant, attempt, parts[group]))
+
+    def _absorb_consumed(self, fact: r.Consumed) -> None:
+        queue = self.policies[fact.policy]
+        queue.incarnation = max(queue.incarnation, fact.incarnation)
+        if fact.batch < queue.consumed:
+            return  # a resumed trainer says again what is known
+        queue.consume(fact.batch, frozenset(fact.skipped), self.algorithms.replays[fact.policy].consumed)
+        queue.measure(fact.metrics)
+        queue.forget_versions(self.flow.max_staleness)
+
+    def apply(self, decision: r.AnyDecision) -> None:
+        """Fold one decision."""
+        match decision:
+            case r.Leased():
+                self._apply_leased(decision)
+            case r.Admitted():
+                self._apply_admitted(decision)
+            case r.Dropped():
+                self._apply_dropped(decision)
+            case r.Batched():
+                replayed = self.policies[decision.policy].form(decision.n, decision.groups)
+                self.algorithms.replays[decision.policy].used(decision.n, replayed)
+            case r.Expired():
+                self._apply_expired(decision)
+            case r.Epoch():
+                self._apply_epoch(decision)
+            case r.Rejected():
+                participant = self.participants[decision.participant]
+                participant.rejects += 1
+                participant.quarantined = participant.quarantined or decision.quarantined
+            case r.LoadReported():
+                self.policies[decision.policy].window = Window(step=decision.step)
+            case _:
+                self._apply_order(decision)
+
+    def _apply_order(self, decision: r.AnyDecision) -> None:
+        match decision:
+            case r.DrainRequested():
+                for name in decision.participants:
+                    self.participants.setdefault(name, Participant()).draining = True
+                if not decision.participants:
+                    self._drain_all(decision.reason)
+            case r.Paused() | r.Resumed():
+                self._apply_pause(decision)
+            case r.Reconfigured():
+                self.ledger.config_hash, self.ledger.code = decision.config_hash, decision.code
+                self.ledger.data_hash = decision.data_hash
+            case r.Stopped():
+                self.ledger.stopped = True
+
+    def _drain_all(self, reason: str) -> None:
+        self.ledger.draining_since = self.now
+        self.ledger.drain_reason = reason
+        for participant in self.participants.values():
+            participant.draining = participant.draining or bool(participant.role)
+
+    def _apply_pause(self, decision: r.Paused | r.Resumed) -> None:
+        pausing = isinstance(decision, r.Paused)
+        if not decision.policy:
+            self.ledger.paused = pausing
+            return
+        queue = self.policies[decision.policy]
+        queue.paused = pausing
+        queue.pause_reason = decision.reason if isinstance(decision, r.Paused) else ""
+        if not pausing:
+            queue.drawn = queue.filtered = 0
+
+    def _apply_epoch(self, decision: r.Epoch) -> None:
+        ledger = self.ledger
+        if ledger.epoch == 0:
+            ledger.config_hash, ledger.code, ledger.data_hash = decision.config_hash, decision.code, decision.data_hash
+        ledger.epoch = decision.n
+        self.leases.restart_timers()
+        for participant in self.participants.values():
+            participant.heard_at = 0.0
+        if ledger.draining_since is not None:
+            ledger.draining_since = 0.0
+
+    def _apply_leased(self, decision: r.Leased) -> None:
+        held = self.participants[decision.pool].held
+        book = self.leases
+        for group, problem, attempt in zip(decision.groups, decision.problems, decision.attempts, strict=True):
+            if group == book.next_group:
+                if book.returned and book.returned[0] == problem:
+                    book.returned.pop(0)
+                else:
+                    self.algorithms.curator.leased(problem)
+            book.lease(group, problem, decision.pool, self.now)
+            held[group] = attempt
+
+    def _apply_admitted(self, decision: r.Admitted) -> None:
+        teller = self.participants[decision.participant]
+        teller.failures = 0
+        for group, attempt in zip(decision.groups, decision.attempts, strict=True):
+            arrival = self._arrival(group, attempt, decision.participant)
+            found = self.leases.close(group)
+            self.participants[found.holders[-1]].held.pop(group, None)
+            for policy, rows in arrival.parts.items():
+                queue = self.policies[policy]
+                queue.admit(_part(group, found.problem, rows, queue))
+                self.algorithms.curator.observe(found.problem, rows)
+
+    def _arrival(self, group: int, attempt: int, participant: str) -> Arrival:
+        for arrival in self.arrivals.get(group, ()):
+            if arrival.attempt == attempt and arrival.participant == participant:
+                return arrival
+        raise DataError(
+            f"group {group}, attempt {attempt} was admitted, but {participant} never committed it",
+            where=f"decision record {self.ledger.seq + 1}",
+            remedy="The logs do not belong together: was an outbox changed or copied?",
+            kind="log",
+        )
+
+    def _apply_dropped(self, decision: r.Dropped) -> None:
+        queue = self.policies[decision.policy]
+        is_filter = decision.reason in self.algorithms.filters
+        for group in decision.groups:
+            part = queue.take(group)
+            queue.count_drop(decision.reason, part.tokens if part else 0)
+            if part is not None and decision.reason in RETURNING:
+                self.leases.returned.append(part.problem)
+            if is_filter:
+                queue.filtered += 1
+            if group in self.leases.open:
+                self._drop_open(group)
+
+    def _drop_open(self, group: int) -> None:
+        """One policy less waits for this group; the last one closes it."""
+        found = self.leases.open[group]
+        found.dropped += 1
+        if found.dropped == len(self.names):
+            self.leases.close(group)
+            self.participants[found.holders[-1]].held.pop(group, None)
+
+    def _apply_expired(self, decision: r.Expired) -> None:
+        teller = self.participants[decision.pool]
+        for group, attempt in zip(decision.groups, decision.attempts, strict=True):
+            if teller.held.get(group) == attempt:
+                del teller.held[group]
+            self.leases.expire(group, attempt)
+            teller.failures += 1
+
+    def settle(self) -> None:
+        """End a decision record: what had no effect in it never will."""
+        self.arrivals.clear()
+        self.handbacks.clear()
+        self.wishes.clear()
+
+    # --- snapshots ------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """The whole state as JSON."""
+        self.ledger.curator = self.algorithms.curator.state()
+        self.ledger.replays = {name: replay.state() for name, replay in self.algorithms.replays.items()}
+        return msgspec.json.encode(self.ledger)
+
+    @classmethod
+    def restore(cls, config: RunConfig, data: bytes, *, where: str) -> RunState:
+        """Inverse of ``snapshot``. Raises ``DataError`` if ``data`` is not a snapshot of this format."""
+        state = cls(config)
+        try:
+            ledger = msgspec.json.decode(data, type=Ledger)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise _unusable(f"not a snapshot: {error}", where) from error
+        if ledger.format != SNAPSHOT_FORMAT or sorted(ledger.policies) != state.names:
+            raise _unusable("a snapshot of another format or other policies", where)
+        state.ledger = ledger
+        state.algorithms.curator.restore(ledger.curator)
+        for name, replay in state.algorithms.replays.items():
+            replay.restore(ledger.replays.get(name, {}))
+        return state
+
+
+def _part(group: int, problem: int, rows: PartRows, queue: PolicyQueue) -> Part:
+    thing = rows.object
+    version = min(rows.versions_min)
+    return Part(
+        group=group,
+        problem=problem,
+        path=thing.path,
+        store=thing.store,
+        hash=thing.hash,
+        row_start=rows.start,
+        row_count=rows.stop - rows.start,
+        version=version,
+        step=queue.step_of(version),
+        tokens=sum(rows.response_tokens),
+        arrival=queue.admitted,
+    )
+
+
+def _unusable(what: str, where: str) -> DataError:
+    return DataError(what, where=where, remedy="An older snapshot or the whole log is folded instead", kind="snapshot")

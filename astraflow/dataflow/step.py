@@ -1,0 +1,444 @@
+"""One step of the manager: what it has seen in, decisions out. Reads top to bottom.
+
+``step`` is the only place that decides. Each decision is applied at once, so later stages see it; the state after
+``step`` is the fold of the record that the caller then appends. It knows no store and no real clock: the same
+state, records, observations and ``now`` give the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from astraflow import records as r
+from astraflow.dataflow.figures import load_figures
+from astraflow.dataflow.participants import Participant
+from astraflow.dataflow.parts import Arrival, Part
+from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.state import RunState
+from astraflow.dataflow.validate import refusal
+
+QUARANTINE_AT = 5
+"""Rejected records of one participant after which it is not heard any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One object of an outbox: the record, or why it could not be decoded."""
+
+    participant: str
+    seq: int
+    record: r.FactRecord | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A step under way: the state and what was decided so far."""
+
+    state: RunState
+    decisions: list[r.AnyDecision] = field(default_factory=list)
+
+    def decide(self, decision: r.AnyDecision) -> None:
+        """Apply and record."""
+        self.state.apply(decision)
+        self.decisions.append(decision)
+
+    def drop(self, policy: str, groups: Sequence[int], reason: str) -> None:
+        """Drop parts of these groups, if there are any."""
+        if groups:
+            self.decide(r.Dropped(policy=policy, groups=list(groups), reason=reason))
+
+
+def step(
+    state: RunState, records: Sequence[Incoming], observations: Mapping[str, int], now: float
+) -> list[r.AnyDecision]:
+    """Fold ``records`` (by participant, each in order) and decide. Cursors move in ``state``."""
+    turn = Turn(state)
+    state.begin(now)
+    state.observe(observations)
+    _absorb(turn, records)
+    _admit(turn)
+    _drop_skipped(turn)
+    _fulfil_wishes(turn)
+    _end_leases(turn)
+    _give_up_failed(turn)
+    _drop_ended(turn)
+    _form_batches(turn)
+    _drop_surplus(turn)
+    _pause_barren(turn)
+    _lease(turn)
+    _report_load(turn)
+    _end_run(turn)
+    state.settle()
+    return turn.decisions
+
+
+# --- what came in ------------------------------------------------------------------------------
+
+
+def _absorb(turn: Turn, records: Sequence[Incoming]) -> None:
+    """Take in what is fit, reject what is not. Nobody is heard after quarantine or after leaving."""
+    state = turn.state
+    for incoming in records:
+        teller = state.participants[incoming.participant]
+        if teller.quarantined or teller.left:
+            continue
+        teller.cursor = incoming.seq + 1
+        record = incoming.record
+        error = incoming.error or (refusal(state, incoming.participant, record) if record else "undecodable")
+        if record is not None and not error:
+            state.absorb(incoming.participant, record)
+            continue
+        turn.decide(
+            r.Rejected(
+                participant=incoming.participant,
+                seq=incoming.seq,
+                reason=error,
+                quarantined=teller.rejects + 1 >= QUARANTINE_AT,
+            )
+        )
+        if record is not None:
+            _end_rejected(turn, incoming.participant, record)
+
+
+def _end_rejected(turn: Turn, name: str, record: r.FactRecord) -> None:
+    """The pool is done with the groups it committed wrongly: their leases need not run until their timeout."""
+    held = turn.state.participants[name].held
+    committed = [fact for fact in record.facts if isinstance(fact, r.Committed)]
+    named = {pair for fact in committed for pair in zip(fact.groups, fact.attempts, strict=False)}
+    _expire(turn, name, [group for group, attempt in held.items() if (group, attempt) in named], "rejected")
+
+
+def _admit(turn: Turn) -> None:
+    """The first attempt of an open group wins; its parts are looked at once, policy by policy."""
+    state = turn.state
+    winners: dict[str, list[tuple[int, Arrival]]] = {}
+    for group, arrivals in state.arrivals.items():
+        if group in state.leases.open:
+            winners.setdefault(arrivals[0].participant, []).append((group, arrivals[0]))
+    for participant, won in winners.items():
+        turn.decide(
+            r.Admitted(
+                groups=[group for group, _ in won],
+                attempts=[arrival.attempt for _, arrival in won],
+                participant=participant,
+            )
+        )
+        for policy in state.names:
+            _sift(turn, policy, won)
+
+
+def _sift(turn: Turn, policy: str, won: Sequence[tuple[int, Arrival]]) -> None:
+    """Drop what of the newly admitted parts will never be trained on."""
+    drops: dict[str, list[int]] = {}
+    for group, arrival in won:
+        reason = _unfit(turn.state, policy, group, arrival)
+        if reason:
+            drops.setdefault(reason, []).append(group)
+    for reason, groups in drops.items():
+        turn.drop(policy, groups, reason)
+
+
+def _unfit(state: RunState, policy: str, group: int, arrival: Arrival) -> str:
+    queue = state.policies[policy]
+    if queue.frozen:
+        return "frozen"
+    rows = arrival.parts.get(policy)
+    if rows is None:
+        return "absent"
+    if queue.ended:
+        return "ended"
+    if _is_stale(queue.ready[group], queue.formed, state.flow.max_staleness):
+        return "stale"
+    for reason, filter_ in state.algorithms.filters.items():
+        if not filter_.keep(rows):
+            return reason
+    return ""
+
+
+def _is_stale(part: Part, n: int, max_staleness: int) -> bool:
+    """Batch ``n`` is trained at step ``n``."""
+    return part.step < 0 or n - part.step > max_staleness
+
+
+def _drop_skipped(turn: Turn) -> None:
+    """What a trainer could not use is over; its problem is leased again."""
+    for policy, queue in turn.state.policies.items():
+        turn.drop(policy, list(queue.skipped), "skipped")
+
+
+def _fulfil_wishes(turn: Turn) -> None:
+    state = turn.state
+    for wish in list(state.wishes):
+        if wish.what == "stop" and not state.draining:
+            turn.decide(r.DrainRequested(participants=[], reason=wish.reason or "stop was wanted"))
+        elif wish.what == "drain" and not _is_leaving(state.participants.get(wish.target)):
+            turn.decide(r.DrainRequested(participants=[wish.target], reason=wish.reason))
+        elif wish.what == "pause":
+            turn.decide(r.Paused(policy=wish.target, reason=wish.reason or "pause was wanted"))
+        elif wish.what == "resume":
+            turn.decide(r.Resumed(policy=wish.target))
+
+
+def _is_leaving(participant: Participant | None) -> bool:
+    return participant is not None and (participant.draining or participant.left)
+
+
+# --- leases that end without a result --------------------------------------------------------------
+
+
+def _end_leases(turn: Turn) -> None:
+    """Handed back, left, lost, silent, or too old."""
+    state = turn.state
+    back: dict[tuple[str, str], list[int]] = {}
+    for handback in state.handbacks:
+        if state.participants[handback.participant].held.get(handback.group) == handback.attempt:
+            back.setdefault((handback.participant, handback.kind), []).append(handback.group)
+    for (name, kind), groups in back.items():
+        _expire(turn, name, groups, kind)
+    for name, participant in state.participants.items():
+        if participant.held and participant.is_gone(state.now, state.flow.silence_s):
+            _expire(turn, name, list(participant.held), _why_gone(participant))
+    late: dict[str, list[int]] = {}
+    for group in state.leases.expired(state.now, state.flow.group_timeout_s):
+        late.setdefault(state.leases.open[group].holders[-1], []).append(group)
+    for name, groups in late.items():
+        _expire(turn, name, groups, "timeout")
+
+
+def _why_gone(participant: Participant) -> str:
+    if participant.left:
+        return "left"
+    if participant.quarantined:
+        return "quarantined"
+    return "lost" if participant.lost else "silent"
+
+
+def _expire(turn: Turn, name: str, groups: Sequence[int], reason: str) -> None:
+    held = turn.state.participants[name].held
+    groups = [group for group in dict.fromkeys(groups) if group in held]
+    if groups:
+        attempts = [held[group] for group in groups]
+        turn.decide(r.Expired(pool=name, groups=groups, attempts=attempts, reason=reason))
+
+
+def _give_up_failed(turn: Turn) -> None:
+    """Groups that had all their attempts."""
+    waiting = turn.state.leases.waiting
+    failed = [group for group, attempt in waiting.items() if attempt >= turn.state.flow.max_attempts]
+    for policy in turn.state.names:
+        turn.drop(policy, failed, "failed")
+
+
+# --- batches -----------------------------------------------------------------------------------
+
+
+def _drop_ended(turn: Turn) -> None:
+    """A policy whose trainer has ended will use nothing more."""
+    for policy, queue in turn.state.policies.items():
+        if queue.ended:
+            turn.drop(policy, _kept(queue), "ended")
+
+
+def _kept(queue: PolicyQueue) -> list[int]:
+    return [*queue.ready, *(part.group for n in sorted(queue.batches) for part in queue.batches[n])]
+
+
+def _form_batches(turn: Turn) -> None:
+    """One batch trains while ``prefetch`` more are ready, each judged at its own step of use."""
+    state = turn.state
+    ahead = min(state.flow.prefetch, state.flow.max_staleness)
+    for policy, size in state.batch_size.items():
+        queue = state.policies[policy]
+        while queue.is_live and not state.draining:
+            n = queue.formed
+            turn.drop(
+                policy, [g for g, part in queue.ready.items() if _is_stale(part, n, state.flow.max_staleness)], "stale"
+            )
+            fresh = _fresh_wanted(state, policy, size)
+            if n >= state.steps[policy] or n - queue.consumed > ahead or fresh == 0:
+                break
+            turn.decide(_batch(state, policy, fresh))
+            if queue.paused and queue.pause_reason.startswith(BARREN):
+                turn.decide(r.Resumed(policy=policy))
+
+
+def _fresh_wanted(state: RunState, policy: str, size: int) -> int:
+    """Fresh parts of the next batch; 0 if it cannot be formed now."""
+    queue = state.policies[policy]
+    wanted = size - state.algorithms.replays[policy].supply(queue.formed)
+    if len(queue.ready) >= wanted:
+        return wanted
+    is_barren = queue.filtered >= state.flow.max_redraw * size
+    return len(queue.ready) if is_barren else 0
+
+
+def _batch(state: RunState, policy: str, fresh: int) -> r.Batched:
+    """Batch ``formed``: the first ``fresh`` ready parts by rank, then what replay adds."""
+    queue = state.policies[policy]
+    rank = state.algorithms.order.rank
+    parts = sorted(queue.ready.values(), key=rank)[:fresh]
+    parts += state.algorithms.replays[policy].mix(queue.formed)
+    where = {(part.path, part.store, part.hash): None for part in parts}
+    index = {key: i for i, key in enumerate(where)}
+    return r.Batched(
+        policy=policy,
+        n=queue.formed,
+        paths=[path for path, _, _ in where],
+        stores=[store for _, store, _ in where],
+        hashes=[digest for _, _, digest in where],
+        groups=[part.group for part in parts],
+        objects=[index[part.path, part.store, part.hash] for part in parts],
+        row_starts=[part.row_start for part in parts],
+        row_counts=[part.row_count for part in parts],
+        versions=[part.version for part in parts],
+    )
+
+
+def _drop_surplus(turn: Turn) -> None:
+    """More ready parts than staleness lets anyone use: the oldest go."""
+    state = turn.state
+    for policy, size in state.batch_size.items():
+        ready = state.policies[policy].ready
+        excess = len(ready) - (state.flow.max_staleness + 1) * size
+        if excess > 0:
+            oldest = sorted(ready.values(), key=lambda part: (part.step, part.arrival))[:excess]
+            turn.drop(policy, [part.group for part in oldest], "surplus")
+
+
+BARREN = "dynamic sampling filtered"
+
+
+def _pause_barren(turn: Turn) -> None:
+    """Nothing of very much was kept: no more is drawn until somebody resumes, or a part in flight is kept."""
+    state = turn.state
+    for policy, size in state.batch_size.items():
+        queue = state.policies[policy]
+        is_barren = queue.filtered >= state.flow.max_redraw * size and not queue.ready
+        if queue.is_live and is_barren and not queue.paused and not queue.unconsumed:
+            turn.decide(r.Paused(policy=policy, reason=f"{BARREN} {queue.filtered} of {queue.drawn} parts"))
+
+
+# --- leases ------------------------------------------------------------------------------------
+
+
+def _lease(turn: Turn) -> None:
+    """Give groups to pools with room, by room, while some live policy (or all of them) can use more."""
+    state = turn.state
+    if state.ledger.paused or state.draining:
+        return
+    able = [
+        (name, participant)
+        for name, participant in sorted(state.participants.items())
+        if participant.room > 0 and _is_able(state, participant)
+    ]
+    able.sort(key=lambda pool: -pool[1].room)
+    for shares in (True, False):  # by share of room first; what the shares leave over goes to anyone
+        rooms = sum(participant.room for _, participant in able)
+        for name, participant in able:
+            need = lease_need(state, participant)
+            room = participant.room
+            count = min(room, -(-need * room // rooms) if shares else need)
+            rooms -= room
+            if count > 0:
+                _grant(turn, name, count)
+
+
+def _is_able(state: RunState, participant: Participant) -> bool:
+    return participant.is_able(state.names, state.now, state.flow.silence_s) and participant.serves(state.names)
+
+
+def lease_need(state: RunState, pool: Participant) -> int:
+    """How many more groups this pool may be leased now."""
+    gaps = [_gap(state, policy, pool) for policy in state.batch_size if state.policies[policy].is_live]
+    if not gaps:
+        return 0
+    return max(0, min(gaps) if state.flow.coupling == "slowest" else max(gaps))
+
+
+def _gap(state: RunState, policy: str, pool: Participant) -> int:
+    """Fresh parts of the policy's next batches that this pool could still reach, less what is under way."""
+    queue = state.policies[policy]
+    if queue.paused:
+        return 0
+    behind = max(0, queue.newest_step - pool.applied[policy].step)
+    last = min(queue.consumed + state.flow.max_staleness + 1 - behind, state.steps[policy])
+    replay = state.algorithms.replays[policy]
+    bound = sum(state.batch_size[policy] - replay.supply(n) for n in range(queue.consumed, last))
+    return bound - state.load(policy)
+
+
+def _grant(turn: Turn, name: str, count: int) -> None:
+    """Lease ``count`` groups: those that came back first, then new ones."""
+    state = turn.state
+    again = [
+        r.Leased(pool=name, groups=[group], problems=[state.leases.open[group].problem], attempts=[attempt + 1])
+        for group, attempt in list(state.leases.waiting.items())[:count]
+    ]
+    if again:
+        turn.decide(_merged(name, again))
+    fresh = []
+    for _ in range(count - len(again)):
+        lease = r.Leased(pool=name, groups=[state.leases.next_group], problems=[state.next_problem()], attempts=[1])
+        state.apply(lease)
+        fresh.append(lease)
+    if fresh:
+        turn.decisions.append(_merged(name, fresh))
+
+
+def _merged(name: str, leases: Sequence[r.Leased]) -> r.Leased:
+    return r.Leased(
+        pool=name,
+        groups=[lease.groups[0] for lease in leases],
+        problems=[lease.problems[0] for lease in leases],
+        attempts=[lease.attempts[0] for lease in leases],
+    )
+
+
+# --- reports and the end ------------------------------------------------------------------------
+
+
+def _report_load(turn: Turn) -> None:
+    state = turn.state
+    for policy in state.batch_size:
+        queue = state.policies[policy]
+        if queue.consumed - queue.window.step >= state.flow.report_every:
+            figures = load_figures(state, policy)
+            turn.decide(r.LoadReported(policy=policy, step=queue.consumed, figures=figures))
+
+
+def _end_run(turn: Turn) -> None:
+    """All policies ended, or a stop was wanted: everyone drains, and when all are gone the run is over."""
+    state = turn.state
+    if not state.draining and all(state.policies[policy].ended for policy in state.batch_size):
+        turn.decide(r.DrainRequested(participants=[], reason="all policies have ended"))
+    if not state.draining:
+        return
+    late = [
+        name
+        for name, participant in state.participants.items()
+        if participant.role and not _is_told(state, participant)
+    ]
+    if late:
+        turn.decide(r.DrainRequested(participants=late, reason=state.ledger.drain_reason))
+    if any(_is_awaited(state, participant) for participant in state.participants.values()):
+        return
+    for policy, queue in state.policies.items():
+        turn.drop(policy, [*state.leases.open, *_kept(queue)], "ended")
+    turn.decide(r.Stopped(reason=state.ledger.drain_reason))
+
+
+def _is_told(state: RunState, participant: Participant) -> bool:
+    """It has read that it shall drain, or will never read anything again."""
+    return participant.draining or participant.is_gone(state.now, state.flow.silence_s)
+
+
+def _is_awaited(state: RunState, participant: Participant) -> bool:
+    """Its last word is worth waiting for: pools hand back quickly, a trainer has a batch in hand."""
+    if not participant.role or participant.is_gone(state.now, state.flow.silence_s):
+        return False
+    patience_s = state.flow.drain_s + state.flow.silence_s
+    if participant.role == "trainer" and not state.policies[participant.name].ended:
+        patience_s += state.config.trainer_of(participant.name).batch_timeout_s
+    return state.now - (state.ledger.draining_since or 0.0) <= patience_s

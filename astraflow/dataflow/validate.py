@@ -1,0 +1,248 @@
+"""Is a fact record fit to be folded? All of its facts, or none.
+
+A record of a participant must never be able to stop the manager or to bend its state: everything that the fold
+relies on is checked here, against the state before the record and what the record's own earlier facts add to it.
+Late facts about groups that are terminal, and repeats of what is known, are no errors; they have no effect.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from astraflow import records as r
+from astraflow.dataflow.participants import Participant
+from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.state import RunState
+from storage.keys import RunKeys
+
+WISHES = ("drain", "lost", "pause", "resume", "stop")
+
+
+class _Refusal(Exception):
+    """Why a record has no effect."""
+
+
+@dataclass(slots=True)
+class _Check:
+    """One record under examination."""
+
+    state: RunState
+    participant: str
+    teller: Participant
+    role: str
+    policies: list[str]
+    learned: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+
+
+def refusal(state: RunState, participant: str, record: r.FactRecord) -> str:
+    """The reason why ``record`` must be rejected; empty if it may be folded."""
+    teller = state.participants[participant]
+    check = _Check(state, participant, teller, teller.role, teller.policies)
+    try:
+        _need(record.participant == participant, f"it says it is {record.participant!r}'s")
+        for fact in record.facts:
+            _CHECKS[type(fact)](check, fact)
+    except _Refusal as refused:
+        return str(refused)
+    return ""
+
+
+def _need(is_met: bool, otherwise: str) -> None:
+    if not is_met:
+        raise _Refusal(otherwise)
+
+
+def _queue(check: _Check, policy: str) -> PolicyQueue:
+    queue = check.state.policies.get(policy)
+    if queue is None:
+        raise _Refusal(f"there is no policy {policy!r}")
+    return queue
+
+
+# --- pools -----------------------------------------------------------------------------------
+
+
+def _pool_joined(check: _Check, fact: r.PoolJoined) -> None:
+    data_hash = check.state.config.data_hash
+    _need(check.role in ("", "pool"), "a trainer cannot join as a pool")
+    _need(fact.protocol == r.PROTOCOL, f"protocol {fact.protocol} is not {r.PROTOCOL}")
+    _need(not data_hash or fact.data_hash == data_hash, "the pool reads another data set")
+    _need(fact.capacity >= 1, f"capacity {fact.capacity} is not positive")
+    for policy in fact.policies:
+        _queue(check, policy)
+    check.role, check.policies = "pool", fact.policies
+
+
+def _applied(check: _Check, fact: r.Applied) -> None:
+    queue = _queue(check, fact.policy)
+    _need(check.role == "pool", "only a pool that joined applies versions")
+    _need(fact.policy in check.policies, f"the pool does not serve {fact.policy!r}")
+    _learn(check, queue, fact)
+
+
+def _committed(check: _Check, fact: r.Committed) -> None:
+    _need(check.role == "pool", "only a pool that joined commits")
+    _need(len(fact.groups) == len(fact.attempts), "groups and attempts differ in number")
+    _need(len(set(fact.groups)) == len(fact.groups), "a group is named twice")
+    for group, attempt in zip(fact.groups, fact.attempts, strict=True):
+        _lease(check, group, attempt)
+    episodes: dict[int, set[int]] = {group: set() for group in fact.groups}
+    seen: set[tuple[str, int]] = set()
+    for thing in fact.objects:
+        _parts_object(check, thing, episodes, seen)
+    size = check.state.flow.group_size
+    whole = set(range(size))
+    for group, members in episodes.items():
+        _need(members == whole, f"group {group} has {len(members)} of {size} episodes")
+
+
+def _lease(check: _Check, group: int, attempt: int) -> None:
+    book = check.state.leases
+    _need(0 <= group < book.next_group, f"group {group} was never leased")
+    found = book.open.get(group)
+    if found is not None:
+        _need(found.was_held_by(check.participant, attempt), f"attempt {attempt} of group {group} is not its lease")
+
+
+def _parts_object(
+    check: _Check, thing: r.PartsObject, episodes: dict[int, set[int]], seen: set[tuple[str, int]]
+) -> None:
+    queue = _queue(check, thing.policy)
+    _columns(thing)
+    _path(check, thing)
+    for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
+        _need(group in episodes, f"a part of group {group}, which is not committed here")
+        _need((thing.policy, group) not in seen, f"two parts of {thing.policy!r} in group {group}")
+        seen.add((thing.policy, group))
+        episodes[group].update(thing.episodes[start : start + count])
+    for version in {*thing.version_min, *thing.version_max}:
+        known = version in queue.versions or 0 <= version < queue.floor or (thing.policy, version) in check.learned
+        _need(known, f"version {version} of {thing.policy!r} is not published")
+
+
+def _columns(thing: r.PartsObject) -> None:
+    rows = len(thing.episodes)
+    columns = (
+        thing.roles,
+        thing.slots,
+        thing.version_min,
+        thing.version_max,
+        thing.rewards,
+        thing.prompt_tokens,
+        thing.response_tokens,
+    )
+    _need(all(len(column) == rows for column in columns), "row columns differ in length")
+    _need(len(thing.groups) == len(thing.row_starts) == len(thing.row_counts), "part columns differ in length")
+    _need(rows > 0 and min(thing.row_counts, default=0) > 0, "an empty part")
+    starts, counts = thing.row_starts, thing.row_counts
+    if starts != [0, *accumulate(counts[:-1])]:
+        order = sorted(range(len(starts)), key=starts.__getitem__)
+        starts, counts = [starts[i] for i in order], [counts[i] for i in order]
+    is_tiled = starts == [0, *accumulate(counts[:-1])] and sum(counts) == rows
+    _need(is_tiled, "the parts do not cover the rows once each")
+    _need(all(map(math.isfinite, thing.rewards)), "a reward is not finite")
+    _need(all(map(operator.le, thing.version_min, thing.version_max)), "version_min above version_max")
+    _need(min(thing.prompt_tokens) >= 0 and min(thing.response_tokens) >= 0, "a negative length")
+
+
+def _path(check: _Check, thing: r.PartsObject) -> None:
+    path = RunKeys(check.state.config.name).parse_trajectory(thing.path)
+    _need(path is not None, f"{thing.path!r} is no trajectory path of this run")
+    if path is None:
+        return
+    _need(path.policy == thing.policy, f"{thing.path!r} is not a path of {thing.policy!r}")
+    _need(path.stem.startswith(f"{check.participant}-"), f"{thing.path!r} is outside the pool's prefix")
+    _need(path.version == min(thing.version_min), f"{thing.path!r} is not under its oldest version")
+
+
+def _failed(check: _Check, fact: r.Failed) -> None:
+    _lease(check, fact.group, fact.attempt)
+
+
+# --- trainers --------------------------------------------------------------------------------
+
+
+def _trained(check: _Check, policy: str) -> PolicyQueue:
+    queue = _queue(check, policy)
+    _need(not queue.frozen, f"{policy!r} is frozen")
+    is_its = check.role == "" or (check.role == "trainer" and policy in check.policies)
+    _need(is_its, f"it is not a trainer of {policy!r}")
+    return queue
+
+
+def _trainer_joined(check: _Check, fact: r.TrainerJoined) -> None:
+    _trained(check, fact.policy)
+    _need(fact.protocol == r.PROTOCOL, f"protocol {fact.protocol} is not {r.PROTOCOL}")
+    check.role, check.policies = "trainer", [fact.policy]
+
+
+def _published(check: _Check, fact: r.Published) -> None:
+    _learn(check, _trained(check, fact.policy), fact)
+
+
+def _learn(check: _Check, queue: PolicyQueue, fact: r.Applied | r.Published) -> None:
+    policy, version, step, digest = fact.policy, fact.version, fact.step, fact.digest
+    _need(version >= 0 and step >= 0, f"version {version} at step {step}")
+    if version < queue.floor:
+        return
+    known = queue.versions.get(version)
+    here = (known.step, known.digest) if known else check.learned.get((policy, version))
+    if here is not None:
+        _need(here == (step, digest), f"version {version} of {policy!r} is known with another step or digest")
+        return
+    _need(step <= (0 if queue.frozen else queue.formed), f"step {step} of {policy!r} is not possible yet")
+    if version > queue.newest >= 0:
+        _need(step >= queue.newest_step, f"step {step} of version {version} falls")
+    elif queue.newest >= 0:
+        _need(step <= queue.newest_step, f"step {step} of version {version} is above a later version's")
+    check.learned[policy, version] = (step, digest)
+
+
+def _consumed(check: _Check, fact: r.Consumed) -> None:
+    queue = _trained(check, fact.policy)
+    _need(0 <= fact.batch < queue.formed, f"batch {fact.batch} of {fact.policy!r} does not exist")
+    _need(fact.step == fact.batch + 1, f"batch {fact.batch} cannot be step {fact.step}")
+    _need(all(map(math.isfinite, fact.metrics.values())), "a metric is not finite")
+    parts = queue.batches.get(fact.batch)
+    if parts is not None:
+        groups = {part.group for part in parts}
+        replays = check.state.algorithms.replays[fact.policy]
+        strange = [group for group in fact.skipped if group not in groups and replays.find(group) is None]
+        _need(not strange, f"skipped groups that are not in batch {fact.batch}: {strange[:5]}")
+
+
+def _ended(check: _Check, fact: r.Ended) -> None:
+    _trained(check, fact.policy)
+
+
+# --- anyone ----------------------------------------------------------------------------------
+
+
+def _presence(check: _Check, fact: r.AnyFact) -> None:
+    """Draining and leaving are everybody's right."""
+
+
+def _wanted(check: _Check, fact: r.Wanted) -> None:
+    _need(fact.what in WISHES, f"{fact.what!r} is not a wish; there are: {', '.join(WISHES)}")
+    if fact.what in ("pause", "resume") and fact.target:
+        _queue(check, fact.target)
+
+
+_CHECKS: dict[type, Callable[[_Check, Any], None]] = {
+    r.PoolJoined: _pool_joined,
+    r.Applied: _applied,
+    r.Committed: _committed,
+    r.Failed: _failed,
+    r.TrainerJoined: _trainer_joined,
+    r.Published: _published,
+    r.Consumed: _consumed,
+    r.Ended: _ended,
+    r.Draining: _presence,
+    r.Left: _presence,
+    r.Wanted: _wanted,
+}

@@ -41,6 +41,7 @@ class PolicyFigures(msgspec.Struct, kw_only=True):
     full_bytes: int = 0
     parts: dict[str, int] = {}
     drops: dict[str, int] = {}
+    paused: bool = False
     ended: str | None = None  # why, once the policy's trainer has ended
     rewards: list[float] = []
 
@@ -107,7 +108,9 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
 
 def _policy_figures(fold: RunFold, policy: str) -> PolicyFigures:
     """One pass over the policy's consumed batches and its parts."""
-    figures = PolicyFigures(steps=fold.consumed.get(policy, -1) + 1, ended=fold.ended.get(policy))
+    figures = PolicyFigures(
+        steps=fold.consumed.get(policy, -1) + 1, ended=fold.ended.get(policy), paused=policy in fold.paused
+    )
     lag_sum = 0.0
     lag_rows = 0
     for n in range(figures.steps):

@@ -95,7 +95,7 @@ class RunFold:
         self._policies = sorted(policies)
         self.state = "created"
         self.reason = ""
-        self.paused: set[str] = set()
+        self.paused: set[str] = set()  # policies; empty text: the run
         self.decisions: list[tuple[int, r.DecisionRecord]] = []
         self.seconds_of_epoch: dict[int, float] = {}
         self.parts: dict[tuple[str, int], PartView] = {}
@@ -225,7 +225,7 @@ class RunFold:
             case r.Paused():
                 self.paused.add(decision.policy)
             case r.Resumed():
-                self.paused = self.paused - {decision.policy} if decision.policy else set()
+                self.paused.discard(decision.policy)
             case r.Stopped():
                 self.state, self.reason = "stopped", decision.reason
             case _:

@@ -52,7 +52,6 @@ class RunLogReader:
         self._keys = keys
         self._next = 0
         self._cursors: dict[str, int] = {}
-        self._unheard: set[str] = set()
 
     def advance(self) -> list[SeenDecision]:
         """The decision records written since the last call, each with the facts that it took in."""
@@ -102,19 +101,15 @@ class RunLogReader:
     def _effective(
         self, record: DecisionRecord, taken: list[tuple[str, int]], facts: dict[str, bytes]
     ) -> list[SeenFacts]:
-        """The records of ``taken`` that had an effect: decodable, not rejected, not of a quarantined participant."""
-        rejected = {(d.participant, d.seq): d for d in record.decisions if isinstance(d, Rejected)}
+        """The records of ``taken`` that had an effect: decodable and not rejected."""
+        rejected = {(d.participant, d.seq) for d in record.decisions if isinstance(d, Rejected)}
         effective = []
         for participant, seq in taken:
-            refusal = rejected.get((participant, seq))
-            if refusal is not None:
-                continue
-            if participant in self._unheard:
+            if (participant, seq) in rejected:
                 continue
             key = self._keys.outbox(participant, seq)
             try:
                 effective.append(SeenFacts(participant, seq, decode(facts[key], FactRecord, where=key)))
             except DataError:
-                continue  # the manager rejects what it cannot read; a newer writer's record is no reason to stop
-        self._unheard |= {d.participant for d in rejected.values() if d.quarantined}
+                continue  # a manager rejects what it cannot read; a newer writer's record is no reason to stop
         return effective

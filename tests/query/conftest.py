@@ -294,6 +294,12 @@ def writer(request: pytest.FixtureRequest, tmp_path: Path) -> RunWriter:
 
 
 @pytest.fixture
+def writer_class() -> type[RunWriter]:
+    """For tests that choose their own store."""
+    return RunWriter
+
+
+@pytest.fixture
 def run(writer: RunWriter) -> Run:
     """The run of ``write_run``, opened by its URL."""
     write_run(writer)

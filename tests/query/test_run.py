@@ -96,16 +96,17 @@ def test_a_pool_s_end_shows(writer: Any) -> None:
     assert run.figures().pools == {"draining": 1, "left": 1, "lost": 1}
 
 
-def test_a_quarantined_participant_is_not_heard_again(writer: Any) -> None:
+def test_a_quarantined_pool_shows_as_such(writer: Any) -> None:
     w, pool = writer, "pool-a-1"
     w.config()
     cursor = w.say(pool, w.joined("a", "us"))
     w.decide(1, 0.0, {pool: cursor}, w.epoch(1), w.leased(pool, [0], [0]))
     cursor = w.say_raw(pool, b"[]")
     w.decide(1, 1.0, {pool: cursor}, r.Rejected(participant=pool, seq=cursor - 1, reason="x", quarantined=True))
-    cursor = w.say(pool, r.Failed(group=0, attempt=0, kind="engine"))
-    w.decide(1, 2.0, {pool: cursor})
-    assert open_run(f"{w.store.url}/hand").figures().errors == {}
+    w.say(pool, r.Failed(group=0, attempt=0, kind="engine"))  # its cursor never moves again
+    w.decide(1, 2.0, {})
+    figures = open_run(f"{w.store.url}/hand").figures()
+    assert (figures.pools, figures.errors, figures.rejected) == ({"quarantined": 1}, {}, {"x": 1})
 
 
 def test_a_fact_that_a_decision_was_made_on_must_be_there(writer: Any) -> None:

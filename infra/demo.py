@@ -30,7 +30,7 @@ RECIPE = "tiny-add"
 QUERIES = (
     "select policy, n, reward_mean, lag_max from batches order by n desc limit 5",
     "select version, count(*) as n, avg(reward) as reward from trajectories group by version order by version limit 5",
-    "select kind, count(*) as n, sum(delta_bytes) as shipped, sum(full_bytes) as full_copies from versions group by kind",
+    "select kind, count(*) as n, sum(delta_bytes) as shipped, sum(full_bytes) as full from versions group by kind",
 )
 
 

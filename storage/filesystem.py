@@ -10,6 +10,8 @@ import os
 import fsspec
 
 from storage.location import Location
+from storage.memory import MemoryStore
+from storage.store_filesystem import StoreFileSystem
 
 
 def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -19,6 +21,8 @@ def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         return fsspec.filesystem("file", auto_mkdir=True), location.rest
     if location.scheme == "s3":
         return _s3(), location.rest
+    if location.scheme == "memory":
+        return StoreFileSystem(MemoryStore.at(location.url)), ""
     filesystem, path = fsspec.core.url_to_fs(location.url)
     return filesystem, str(path)
 

@@ -15,7 +15,7 @@ import fsspec
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.location import Location
 from storage.probe import check_store
-from storage.store import Created, ObjectInfo, check_key
+from storage.store import Created, ObjectInfo, check_key, check_prefix
 
 _RACERS = 8
 
@@ -92,9 +92,7 @@ class FsspecStore:
         return Created.CREATED
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
-        folder = prefix[: prefix.rfind("/") + 1]
-        if folder:
-            check_key(folder[:-1])
+        folder = check_prefix(prefix)
         return itertools.islice(self._list(folder, prefix, after or ""), limit)
 
     def delete(self, key: str) -> None:

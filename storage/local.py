@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage.errors import NotFound, StoreError
-from storage.store import Created, ObjectInfo, check_key
+from storage.store import Created, ObjectInfo, check_key, check_prefix
 
 TEMPORARY = ".tmp"
 """Folder under the root for files that have no name yet: on the same disk, never listed."""
@@ -90,9 +90,7 @@ class LocalStore:
         return Created.CREATED
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
-        folder = prefix[: prefix.rfind("/") + 1]
-        if folder:
-            check_key(folder[:-1])
+        folder = check_prefix(prefix)
         return itertools.islice(self._walk(folder, prefix, after or ""), limit)
 
     def delete(self, key: str) -> None:

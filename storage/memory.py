@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from storage.errors import NotFound, StoreError
-from storage.store import Created, ObjectInfo, check_key
+from storage.store import Created, ObjectInfo, check_key, check_prefix
 
 T = TypeVar("T")
 
@@ -149,6 +149,7 @@ class MemoryStore:
         return self._request("create", key, lambda: self._objects.create(key, data))
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
         return itertools.islice(self._list(prefix, after or ""), limit)
 
     def delete(self, key: str) -> None:

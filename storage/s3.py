@@ -25,7 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store as Client
 
 from storage.errors import NotFound, StoreError
-from storage.store import Created, ObjectInfo, check_key
+from storage.store import Created, ObjectInfo, check_key, check_prefix
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Credential
@@ -119,9 +119,7 @@ class S3Store:
             return Created.CREATED
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
-        folder = prefix[: prefix.rfind("/") + 1]
-        if folder:
-            check_key(folder[:-1])
+        folder = check_prefix(prefix)
         return self._list(folder, prefix, after or "", limit)
 
     def delete(self, key: str) -> None:

@@ -85,3 +85,11 @@ def check_key(key: str) -> str:
     else:
         return key
     raise DataError(problem, where=repr(key[:200]), remedy="Keys are built by storage.keys", kind="key")
+
+
+def check_prefix(prefix: str) -> str:
+    """Check a listing's prefix like a key and return its folder: empty, or with a slash at the end."""
+    folder = prefix[: prefix.rfind("/") + 1]
+    if folder:
+        check_key(folder[:-1])
+    return folder

@@ -34,10 +34,15 @@ def hash_bytes(data: bytes) -> str:
 
 
 def encode_table(table: pa.Table) -> bytes:
-    """The table as Parquet: zstd; floats as byte streams, everything else by dictionary."""
+    """The table as Parquet: zstd; floats as byte streams; dictionaries, but not for lists of integers.
+
+    Token ids without a dictionary are written 1.4 to 1.8 times as fast and are as small (-2 % on text whose prompts
+    repeat in a group, +1 % on random ids); byte streams take a quarter off log-probs. Levels of zstd above 1 cost
+    twice the time for the same bytes.
+    """
     leaves = list(_leaves(table.schema))
     floats = [path for path, kind in leaves if pa.types.is_floating(kind)]
-    others = [path for path, kind in leaves if not pa.types.is_floating(kind) and not pa.types.is_boolean(kind)]
+    others = [path for path, kind in leaves if _repeats(path, kind)]
     sink = pa.BufferOutputStream()
     pq.write_table(
         table,
@@ -82,6 +87,13 @@ def read_table(store: ObjectStore, key: str, hash: str | None = None, columns: S
             remedy="The object is left out; its writer should be upgraded or ended",
             kind="undecodable",
         ) from error
+
+
+def _repeats(path: str, kind: pa.DataType) -> bool:
+    """Whether a leaf column is one for a dictionary: text and scalars, not tokens, floats or booleans."""
+    if pa.types.is_integer(kind):
+        return not path.endswith(".element")
+    return not pa.types.is_floating(kind) and not pa.types.is_boolean(kind)
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:

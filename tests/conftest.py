@@ -46,14 +46,14 @@ def moto_env(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 @pytest.fixture
 def s3_store_url(s3_server: S3Server, s3_env: dict[str, str]) -> str:
-    """A store in a new bucket of the S3 server."""
-    return f"{s3_server.create_bucket(f'test-{uuid.uuid4().hex[:12]}')}/root"
+    """An empty store: a new prefix in one bucket, since the server sets volumes aside for each bucket."""
+    return f"{s3_server.create_bucket('tests')}/{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def moto_store_url(moto_server: S3Server, moto_env: dict[str, str]) -> str:
-    """A store in a new bucket of moto."""
-    return f"{moto_server.create_bucket(f'test-{uuid.uuid4().hex[:12]}')}/root"
+    """The same in moto."""
+    return f"{moto_server.create_bucket('tests')}/{uuid.uuid4().hex[:12]}"
 
 
 def _set(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

@@ -9,6 +9,7 @@ is no scheduler to keep. A checkpoint is made only of a step that is published, 
 from __future__ import annotations
 
 import re
+import warnings
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,6 +30,9 @@ from storage.filesystem import open_filesystem
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
+# torch warns of what no_dist asks for.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
 MARKER = "complete.json"
 MAX_FAILURES = 3
 _NAME = re.compile(r"(?P<incarnation>\d+)-(?P<step>\d+)/complete\.json$")
@@ -39,7 +43,6 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     incarnation: int
     step: int
-    version: int
     cursor: int
     bad_steps: int = 0
 
@@ -76,6 +79,7 @@ class Checkpoints:
         self._root = ""
         self._writing: tuple[Mark, Future[Any]] | None = None
         self.failures = 0  # in a row
+        self.written_step = -1  # of the newest checkpoint that was completed here
 
     def newest(self, *, step: int) -> Mark | None:
         """The newest complete checkpoint that is not ahead of ``step``, or None."""
@@ -107,18 +111,18 @@ class Checkpoints:
         assert isinstance(future, Future)
         self._writing = (mark, future)
 
-    def settle(self, *, wait: bool, must: bool = False) -> Mark | None:
+    def settle(self, *, wait: bool, must: bool = False) -> None:
         """Finish what was begun: if it is written (or ``wait``), create its marker and delete old ones.
 
         A failed write is counted and tried again with the next checkpoint; with ``must``, or at the third failure in
         a row, ``StoreError`` is raised.
         """
         if self._writing is None or not (wait or self._writing[1].done()):
-            return None
+            return
         mark, future = self._writing
-        self._writing = None
         error = future.exception()
         if error is not None:
+            self._writing = None
             self.failures += 1
             if must or self.failures >= MAX_FAILURES:
                 raise StoreError(
@@ -127,13 +131,13 @@ class Checkpoints:
                     remedy="Check space and rights there; the trainer goes on from the checkpoint before",
                     kind="checkpoint",
                 ) from error
-            return None
-        self.failures = 0
+            return
         commit_point("trainer.before_checkpoint_marker")
         self._store.put(self._marker_key(mark), msgspec.json.encode(mark))
+        self._writing = None  # only now: a call that the store refused is made again
+        self.failures, self.written_step = 0, mark.step
         commit_point("trainer.after_checkpoint")
         self._prune()
-        return mark
 
     def _complete(self) -> list[Mark]:
         """All complete checkpoints, oldest first."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,11 @@ PATIENCE_S = 120.0
 """How long an unreachable store is asked before the trainer ends (it can be started again at any time)."""
 
 
+def finite(figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures that are numbers: JSON has no others, and the manager refuses a record with others."""
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """One life of a policy's trainer. ``folder`` is a temporary folder for model files."""
@@ -37,6 +43,7 @@ class Life:
 
     def say(self, state: str, **figures: float) -> None:
         """Show ``state`` and ``figures`` in the status object and the log."""
+        figures = finite(figures)
         self.beat.set(state=state, waiting="", **figures)
         log.info("%s: %s %s", self.policy, state, {name: round(value, 4) for name, value in figures.items()} or "")
 

@@ -20,7 +20,7 @@ from astraflow.config import RunConfig
 from astraflow.pace import Pace, wait_until
 from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
 from astraflow.records import Batched, Consumed, Ended, Left, Status
-from astraflow.trainer.life import Life, log
+from astraflow.trainer.life import Life, finite, log
 from astraflow.trainer.reader import LoadedBatch, PartReader
 from astraflow.trainer.rows import resident_mb, write_step_row
 from astraflow.trainer.start import Tenure, begin, publish_frozen, published
@@ -61,8 +61,7 @@ def run_trainer(store: ObjectStore, config: RunConfig, policy: str, *, participa
 def _live(life: Life) -> None:
     train = find(life.settings.kind, KINDS, where=f"policies.{life.policy}.trainer.kind")
     if life.config.policies[life.policy].frozen:
-        publish_frozen(life)
-        life.outbox.append([Left(reason="frozen: published once")])
+        publish_frozen(life)  # its pools say what they apply; a frozen policy has no trainer that could say more
         return
     tenure = begin(life)
     if tenure is None:
@@ -95,7 +94,7 @@ def _live(life: Life) -> None:
             write_step_row(life, n, result, loaded.skipped, version=manifest.version, incarnation=tenure.incarnation)
             life.say("trained", **result.metrics)
             _give_up_if_hopeless(tenure)
-            _maybe_checkpoint(life, tenure, manifest)
+            _maybe_checkpoint(life, tenure)
     _end(life, tenure, reason)
 
 
@@ -174,7 +173,7 @@ def _consumed(life: Life, manifest: Manifest, loaded: LoadedBatch, metrics: dict
         incarnation=manifest.incarnation,
         skipped=groups,
         reasons=[loaded.skipped[group] for group in groups],
-        metrics=dict(metrics),
+        metrics=finite(metrics),
     )
 
 
@@ -188,19 +187,19 @@ def _give_up_if_hopeless(tenure: Tenure) -> None:
         )
 
 
-def _maybe_checkpoint(life: Life, tenure: Tenure, manifest: Manifest) -> None:
+def _maybe_checkpoint(life: Life, tenure: Tenure) -> None:
     """Finish a checkpoint that is written by now; begin one when it is due."""
     life.persist(lambda: tenure.checkpoints.settle(wait=False), "finishing a checkpoint")
     if tenure.learner.step % life.settings.checkpoint_every == 0:
-        tenure.checkpoint(life, manifest)
+        tenure.checkpoint(life)
 
 
 def _end(life: Life, tenure: Tenure, reason: str) -> None:
     """The last checkpoint, complete, then the last words."""
     life.say("ending")
-    manifest = tenure.publisher.head()
-    assert manifest is not None
-    tenure.checkpoint(life, manifest)
-    tenure.checkpoints.settle(wait=True, must=True)
+    life.persist(lambda: tenure.checkpoints.settle(wait=True), "finishing a checkpoint")
+    if tenure.checkpoints.written_step != tenure.learner.step:
+        tenure.checkpoint(life)
+        life.persist(lambda: tenure.checkpoints.settle(wait=True, must=True), "finishing the last checkpoint")
     life.outbox.append([Ended(policy=life.policy, reason=reason), Left(reason=reason)])
     life.say("left")

@@ -31,7 +31,7 @@ from astraflow.records import AnyFact, Consumed, Published, TrainerJoined
 from astraflow.trainer.cast import Bf16Weights
 from astraflow.trainer.checkpoints import Checkpoints, Mark
 from astraflow.trainer.feed import BatchFeed
-from astraflow.trainer.life import Life
+from astraflow.trainer.life import Life, finite
 from astraflow.trainer.losses import load_loss
 from astraflow.trainer.reader import PartReader
 from astraflow.trainer.rows import write_step_row
@@ -82,13 +82,12 @@ class Tenure:
         self.versions.note(manifest)
         return manifest
 
-    def checkpoint(self, life: Life, manifest: Manifest) -> None:
-        """Begin a checkpoint of the step that ``manifest`` published."""
+    def checkpoint(self, life: Life) -> None:
+        """Begin a checkpoint of the step that was published last."""
         learner = self.learner
         mark = Mark(
             incarnation=self.incarnation,
             step=learner.step,
-            version=manifest.version,
             cursor=self.cursor,
             bad_steps=learner.bad_steps,
         )
@@ -122,7 +121,7 @@ def begin(life: Life) -> Tenure | None:
         life.outbox.append(_first_facts(life, tenure, manifest, resumed=head is not None))
         commit_point("trainer.after_claim")
         if mark is None or mark.step < tenure.learner.step:
-            tenure.checkpoint(life, manifest)
+            tenure.checkpoint(life)
         return tenure
 
 
@@ -133,7 +132,7 @@ def publish_frozen(life: Life) -> None:
     if life.persist(publisher.head, "reading the newest version") is None:
         tenure = _office(life, publisher, checkpoints, None)
         tenure.incarnation = 0
-        life.outbox.append([published(tenure.publish(life))])
+        tenure.publish(life)
 
 
 def _office(life: Life, publisher: Publisher, checkpoints: Checkpoints, mark: Mark | None) -> Tenure:
@@ -234,7 +233,7 @@ def _first_facts(life: Life, tenure: Tenure, manifest: Manifest, *, resumed: boo
                 incarnation=manifest.incarnation,
                 skipped=skipped,
                 reasons=["recorded as skipped"] * len(skipped),
-                metrics=tenure.metrics,
+                metrics=finite(tenure.metrics),
             )
         )
     return facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 
 from astraflow.weights.container import digest_blob
 from astraflow.weights.manifest import Blob
@@ -25,15 +24,18 @@ def downloads(store: ObjectStore, blobs: Sequence[tuple[str, Blob]]) -> Generato
     Raises ``StoreError`` as the store does, ``DataError`` (kind ``digest``) for other bytes than the manifest's.
     """
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="blobs") as pool:
-        waiting = iter(blobs)
         under_way: deque[tuple[str, Future[bytes]]] = deque()
-        for key, blob in islice(waiting, AHEAD):
+        for key, blob in blobs:
             under_way.append((key, pool.submit(_get, store, key, blob)))
+            if len(under_way) == AHEAD:
+                yield _first(under_way)
         while under_way:
-            key, future = under_way.popleft()
-            yield key, future.result()
-            for following, blob in islice(waiting, 1):
-                under_way.append((following, pool.submit(_get, store, following, blob)))
+            yield _first(under_way)
+
+
+def _first(under_way: deque[tuple[str, Future[bytes]]]) -> tuple[str, bytes]:
+    key, future = under_way.popleft()
+    return key, future.result()
 
 
 def _get(store: ObjectStore, key: str, blob: Blob) -> bytes:

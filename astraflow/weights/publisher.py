@@ -80,10 +80,12 @@ class Publisher:
         self._writer = uuid.uuid4().hex[:12]
         self._attempts = 0
         self._head: Manifest | None = None
+        self._looked = False  # after that a collision tells what is newer, so that a retry meets its own manifest
         self._base: Replica | None = None
 
     def head(self) -> Manifest | None:
         """The newest version's manifest, or None before the first."""
+        self._looked = True
         known = self._head.version + 1 if self._head else 0
         tail = self._log.tail(known)
         if tail > known:
@@ -99,7 +101,7 @@ class Publisher:
         digests = source.digests()
         self._keep(source, digests)
         if self._head is None or self._head.version < manifest.version:
-            self._head = manifest
+            self._head, self._looked = manifest, True
         return source.root(digests) == manifest.digest
 
     def publish(
@@ -121,7 +123,7 @@ class Publisher:
         source = Source(weights, self._block_elements)
         digests = source.digests()
         claim = _Claim(step, incarnation, batch, dict(skipped or {}))
-        head = self._head or self.head()
+        head = self._head if self._looked else self.head()
         self._check_order(head, claim)
         blobs = self._write_blobs(source, digests, head, incarnation, anchor)
         commit_point("trainer.after_blobs")

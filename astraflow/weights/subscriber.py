@@ -59,11 +59,11 @@ class Subscriber:
         self._forget_if_touched()
         plan = plan_catch_up(self.manifest, version, self.version)
         try:
-            return self._follow(plan, version)
+            return self._follow(plan)
         except DataError:
             if plan.snapshot:
                 raise
-            return self._follow(plan_catch_up(self.manifest, version, held=-1), version)
+            return self._follow(plan_catch_up(self.manifest, version, held=-1))
 
     def manifest(self, version: int) -> Manifest:
         """The manifest of ``version``. Raises ``NotFound`` or ``DataError``."""
@@ -87,7 +87,7 @@ class Subscriber:
         if self._copy.root() != self._held.digest:
             self._held = None
 
-    def _follow(self, plan: CatchUp, version: int) -> WeightUpdate:
+    def _follow(self, plan: CatchUp) -> WeightUpdate:
         """Carry out a plan; the copy counts as held again after each manifest whose digest it has."""
         changed: set[str] = set()
         with closing(downloads(self._store, self._blobs_of(plan))) as blobs:
@@ -95,13 +95,12 @@ class Subscriber:
                 self._load(plan.snapshot, islice(blobs, len(plan.snapshot.snapshot)))
                 changed |= self._copy.layout.names
             for delta in plan.deltas:
-                changed |= self._step(delta, list(islice(blobs, len(delta.delta))))
-        if self._held is None or self._held.version != version:
-            raise _wrong("the manifests lead to another version", self._log.key(version), "base")
+                changed |= self._step(delta, islice(blobs, len(delta.delta)))
+        assert self._held is not None, "a plan ends with a manifest that was accepted, or is empty and one is held"
         aliases = self._copy.layout.aliases
         return WeightUpdate(
             policy=self._policy,
-            version=version,
+            version=self._held.version,
             step=self._held.step,
             digest=self._held.digest,
             tensors=self._copy.tensors(),
@@ -140,8 +139,8 @@ class Subscriber:
             return self._replica
         return Replica(layout)
 
-    def _step(self, manifest: Manifest, blobs: list[tuple[str, bytes]]) -> set[str]:
-        """Apply one delta, which has come whole; every base is compared before a byte is written."""
+    def _step(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> set[str]:
+        """Apply one delta, once it has come whole; every base is compared before a byte is written."""
         copy = self._copy
         if copy.layout.digest != manifest.layout or copy.root() != manifest.base_digest:
             where = self._log.key(manifest.version)

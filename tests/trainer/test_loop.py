@@ -1,16 +1,220 @@
+"""Whole lives of a trainer against recorded batches."""
+
 from __future__ import annotations
 
-from astraflow.records import Consumed, Ended, Left, Published, TrainerJoined
-from astraflow.trainer.loop import run_trainer
+import threading
+import time
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from astraflow.records import (
+    Consumed,
+    DrainRequested,
+    Ended,
+    Left,
+    Published,
+    Status,
+    Stopped,
+    TrainerJoined,
+    decode,
+)
+from astraflow.trainer.loop import MAX_BAD_STEPS, run_trainer
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.subscriber import Subscriber
+from storage.errors import ConfigError, DataError, DeadlineError, Fenced
+from storage.filesystem import open_filesystem
 
 
-def test_trains_all_batches_and_ends(make_run):
+def of(facts, kind):
+    return [fact for fact in facts if isinstance(fact, kind)]
+
+
+def head(run):
+    return Publisher(run.store, run.keys, "solver", anchor_every=64).head()
+
+
+def test_trains_all_batches_publishes_each_step_and_ends(make_run):
     run = make_run(steps=4)
     run.decide(*[run.batched(n) for n in range(4)])
     run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
     facts = run.facts()
     assert isinstance(facts[0], TrainerJoined) and isinstance(facts[1], Published)
-    assert [fact.version for fact in facts if isinstance(fact, Published)] == [0, 1, 2, 3, 4]
-    assert [(fact.batch, fact.step) for fact in facts if isinstance(fact, Consumed)] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert isinstance(facts[-2], Ended) and isinstance(facts[-1], Left)
-    print(facts[3])
+    assert [(fact.version, fact.step) for fact in of(facts, Published)] == [(v, v) for v in range(5)]
+    assert [(fact.batch, fact.step) for fact in of(facts, Consumed)] == [(n, n + 1) for n in range(4)]
+    assert facts[-2:] == [Ended(policy="solver", reason="done"), Left(reason="done")]
+    assert len({fact.digest for fact in of(facts, Published)}) == 5
+    status = decode(run.store.get(run.keys.status("trainer-solver-a")), Status, where="status")
+    assert (status.role, status.name, status.state) == ("trainer", "solver", "left")
+    metrics = of(facts, Consumed)[-1].metrics
+    for name in ("loss", "reward_mean", "lag_max", "wait_s", "step_s", "publish_s", "rss_mb", "delta_bytes", "lr"):
+        assert name in metrics
+    files, root = open_filesystem(run.store.url)
+    row = pq.read_table(files.open(f"{root}/{run.keys.step('solver', 4)}")).to_pylist()[0]
+    assert (row["step"], row["batch"], row["version"], row["skipped"]) == (4, 3, 4, [])
+    assert row["loss"] == metrics["loss"] and dict(row["mismatch_by_pool"]).keys() == {"local"}
+
+
+def test_pools_can_serve_what_was_published(make_run, model_folder):
+    run = make_run(steps=2)
+    run.decide(*[run.batched(n) for n in range(2)])
+    run_trainer(run.store, run.config, "solver")
+    subscriber = Subscriber(run.store, run.keys, "solver")
+    assert subscriber.newest() == 2
+    assert subscriber.fetch(2).digest == head(run).digest
+    assert run.store.get(run.keys.model_files("solver") + "config.json") == (model_folder / "config.json").read_bytes()
+
+
+def test_batches_that_come_late_are_waited_for(make_run):
+    run = make_run(steps=3)
+    trainer = threading.Thread(target=run_trainer, args=(run.store, run.config, "solver"))
+    trainer.start()
+    for n in range(3):
+        time.sleep(0.05)
+        run.decide(run.batched(n))
+    trainer.join(timeout=30)
+    assert [fact.batch for fact in of(run.facts(), Consumed)] == [0, 1, 2]
+
+
+def test_waiting_has_a_deadline_and_a_reason(make_run):
+    run = make_run(steps=3, batch_timeout_s=0.2)
+    run.decide(run.batched(0))
+    with pytest.raises(DeadlineError, match="batch 1 of policy solver"):
+        run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+    status = decode(run.store.get(run.keys.status("trainer-solver-a")), Status, where="status")
+    assert status.state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        (DrainRequested(participants=[], reason="end"), "drained"),
+        (DrainRequested(participants=["pool-x", "trainer-solver-a"], reason="move"), "drained"),
+        (Stopped(reason="end"), "stopped"),
+    ],
+)
+def test_the_word_to_end_is_heard_after_the_batch_in_hand(make_run, word, reason):
+    run = make_run(steps=9)
+    run.decide(run.batched(0), DrainRequested(participants=["trainer-solver-other"], reason="not me"))
+    trainer = threading.Thread(target=run_trainer, args=(run.store, run.config, "solver"), kwargs={
+        "participant": "trainer-solver-a"})  # fmt: skip
+    trainer.start()
+    while not of(run.facts(), Consumed):
+        time.sleep(0.02)
+    run.decide(word)
+    trainer.join(timeout=30)
+    facts = run.facts()
+    assert [fact.batch for fact in of(facts, Consumed)] == [0]
+    assert facts[-2:] == [Ended(policy="solver", reason=reason), Left(reason=reason)]
+
+
+def test_a_life_that_begins_after_the_end_changes_nothing(make_run):
+    run = make_run(steps=1)
+    run.decide(run.batched(0))
+    run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+    run.decide(Stopped(reason="done"))
+    version = head(run).version
+    run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
+    assert head(run).version == version
+    assert run.facts()[-1] == Left(reason="the run has ended")
+
+
+def test_of_two_trainers_the_older_is_fenced_and_changes_nothing_more(make_run):
+    run = make_run(steps=4)
+    run.decide(run.batched(0), run.batched(1))
+    ended: list[BaseException | None] = []
+
+    def older():
+        try:
+            run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+            ended.append(None)
+        except Fenced as error:
+            ended.append(error)
+
+    first = threading.Thread(target=older)
+    first.start()
+    while len(of(run.facts(), Consumed)) < 2:
+        time.sleep(0.02)
+    second = threading.Thread(target=run_trainer, args=(run.store, run.config, "solver"), kwargs={
+        "participant": "trainer-solver-b"})  # fmt: skip
+    second.start()
+    while len(of(run.facts(), TrainerJoined)) < 2:
+        time.sleep(0.02)
+    run.decide(run.batched(2), run.batched(3))
+    first.join(timeout=30)
+    second.join(timeout=30)
+    assert isinstance(ended[0], Fenced)
+    done = [(fact.batch, fact.incarnation) for fact in of(run.facts(), Consumed)]
+    assert done == [(0, 0), (1, 0), (1, 1), (2, 1), (3, 1)]
+    published = [(fact.version, fact.step, fact.incarnation) for fact in of(run.facts(), Published)]
+    assert published == [(0, 0, 0), (1, 1, 0), (2, 2, 0), (3, 2, 1), (4, 3, 1), (5, 4, 1)]
+    status = decode(run.store.get(run.keys.status("trainer-solver-a")), Status, where="status")
+    assert status.state == "fenced"
+
+
+def test_skips_are_told_and_recorded(make_run):
+    run = make_run(steps=2)
+    good, bad = run.batched(0), run.batched(1)
+    data = bytearray(run.store.get(bad.paths[1]))
+    data[40] ^= 1
+    run.store.put(bad.paths[1], bytes(data))
+    run.decide(good, bad)
+    run_trainer(run.store, run.config, "solver")
+    told = of(run.facts(), Consumed)[1]
+    assert told.skipped == [4] and told.reasons[0].startswith("digest")
+    assert head(run).skipped == {"0": [], "1": [4]}
+    assert told.metrics["skipped_parts"] == 1
+
+
+def test_a_batch_without_one_usable_part_is_consumed(make_run):
+    run = make_run(steps=1)
+    decision = run.batched(0, parts=2)
+    for path in decision.paths:
+        run.store.delete(path)
+    run.decide(decision)
+    run_trainer(run.store, run.config, "solver")
+    told = of(run.facts(), Consumed)[0]
+    assert told.skipped == [0, 1]
+    first, second = of(run.facts(), Published)
+    assert first.digest == second.digest and second.delta_bytes == 0
+
+
+def test_weights_that_are_not_finite_are_never_published(make_run):
+    run = make_run(steps=3, lr=1e39)
+    run.decide(*[run.batched(n) for n in range(3)])
+    with pytest.raises(DataError) as raised:
+        run_trainer(run.store, run.config, "solver")
+    assert raised.value.kind == "non_finite"
+    assert head(run).version == 0 and not of(run.facts(), Consumed)
+
+
+def test_a_policy_that_only_diverges_is_given_up(make_run):
+    run = make_run(steps=30, lr=1e37)
+    run.decide(*[run.batched(n) for n in range(14)])
+    with pytest.raises(DataError, match="in a row"):
+        run_trainer(run.store, run.config, "solver")
+    told = of(run.facts(), Consumed)
+    refused = [fact for fact in told if fact.metrics["step_refused"]]
+    assert len(refused) == MAX_BAD_STEPS
+    assert len({fact.digest for fact in of(run.facts(), Published)[-MAX_BAD_STEPS:]}) == 1
+    for fact in told:
+        assert msgspec.json.decode(msgspec.json.encode(fact), type=Consumed) == fact
+
+
+def test_a_frozen_policy_is_published_once(make_run, model_folder):
+    run = make_run(steps=1)
+    judge = run.config.policies["solver"].model_copy(update={"frozen": True})
+    config = run.config.model_copy(update={"policies": {**run.config.policies, "judge": judge}})
+    for _ in range(2):
+        run_trainer(run.store, config, "judge")
+    assert Publisher(run.store, run.keys, "judge", anchor_every=64).head().version == 0
+    assert not run.facts()
+    assert run.store.get(run.keys.model_files("judge") + "config.json")
+
+
+def test_an_unknown_kind_is_a_config_error(make_run):
+    run = make_run(kind="lr")
+    with pytest.raises(ConfigError) as raised:
+        run_trainer(run.store, run.config, "solver")
+    assert raised.value.where == "policies.solver.trainer.kind"

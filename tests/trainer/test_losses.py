@@ -40,8 +40,8 @@ def test_grpo_is_the_scalar_loop(kl, dual):
         for t in range(T):
             if mask[b, t]:
                 a = float(advantages[b])
-                expected = scalar_grpo(float(new[b, t]), float(old[b, t]), a, 0.2, 0.28, kl, dual)
-                assert float(result.loss[b, t]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+                expected = scalar_grpo(new[b, t].item(), float(old[b, t]), a, 0.2, 0.28, kl, dual)
+                assert result.loss[b, t].item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert not result.clipped[~mask].any()
     assert result.clipped.any()
 
@@ -56,7 +56,7 @@ def test_gspo_is_the_scalar_loop():
         expected = max(-a * ratio, -a * min(max(ratio, 1 - 3e-3), 1 + 4e-3))
         for t in range(T):
             if mask[b, t]:
-                assert float(result.loss[b, t]) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+                assert result.loss[b, t].item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_cispo_is_the_scalar_loop_and_its_weight_has_no_gradient():
@@ -89,7 +89,7 @@ def test_masked_entries_change_nothing_and_have_no_gradient(loss, junk):
 @pytest.mark.parametrize("loss", [Grpo(), Grpo(kl=0.1), Gspo(), Cispo()])
 @pytest.mark.parametrize("gap", [100.0, -100.0, 1000.0])
 def test_extreme_ratios_where_it_counts_stay_finite(loss, gap):
-    new, old, advantages, mask = batch()
+    _, old, advantages, mask = batch()
     shifted = (old + gap).requires_grad_()
     total = weighted_sum(loss(shifted, old, advantages, mask).loss, mask, torch.ones(B))
     total.backward()

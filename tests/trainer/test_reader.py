@@ -1,0 +1,172 @@
+"""What of a recorded batch is trained on, and what is skipped with which reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from astraflow.records import Batched
+from astraflow.trainer.reader import PartReader
+from astraflow.trajectory import SCHEMA
+from storage.errors import NotFound, StoreError
+from storage.tables import encode_table, hash_bytes
+
+VOCABULARY = 128
+
+
+class Steps:
+    """Version v has step v; versions above 5 were never published."""
+
+    def step_of(self, version):
+        return version if 0 <= version <= 5 else None
+
+
+def reader_of(run, store=None):
+    return PartReader(store or run.store, Steps(), vocabulary=VOCABULARY, context=64, sleep=lambda _: None)
+
+
+def three_rows(run, n=5, **changes):
+    """A batch of groups 0, 1, 2 with two rows each; ``changes`` alter the first row of group 1."""
+    rows = [[_row(group, run.rng) for _ in range(2)] for group in (0, 1, 2)]
+    rows[1][0] |= changes
+    return run.batch_of(n, [0, 1, 2], rows)
+
+
+def _row(group, rng):
+    response = int(rng.integers(2, 6))
+    return {
+        "group_id": group,
+        "pool": "local",
+        "prompt_ids": [4, 5],
+        "response_ids": rng.integers(3, VOCABULARY, response).tolist(),
+        "logprobs": [-1.0] * response,
+        "loss_mask": [True] * response,
+        "version_start": [0, 1],
+        "version_id": [2, 4],
+        "reward": 0.5,
+        "temperature": 1.0,
+    }
+
+
+def test_reads_parts_in_the_recorded_order_with_lags(make_run):
+    run = make_run()
+    batch = reader_of(run).load(three_rows(run))
+    assert [part.group for part in batch.parts] == [0, 1, 2] and not batch.skipped
+    for part in batch.parts:
+        assert len(part.sequences) == 2
+        for sequence in part.sequences:
+            assert sequence.lags.tolist() == [3] + [1] * (len(sequence.response_ids) - 1)
+            assert sequence.prompt_ids.tolist() == [4, 5] and sequence.reward == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"prompt_ids": []}, "empty prompt"),
+        ({"response_ids": [], "logprobs": [], "loss_mask": []}, "empty prompt or response"),
+        ({"logprobs": [-1.0]}, "unequal length"),
+        ({"loss_mask": [True]}, "unequal length"),
+        ({"response_ids": [9] * 63, "logprobs": [-1.0] * 63, "loss_mask": [True] * 63}, "more than the model's 64"),
+        ({"response_ids": [9, 9], "logprobs": [-1.0, float("nan")], "loss_mask": [True, True]}, "not finite"),
+        ({"response_ids": [9, 9], "logprobs": [-1.0, float("-inf")], "loss_mask": [True, True]}, "not finite"),
+        ({"reward": float("inf")}, "not finite"),
+        ({"reward": None}, "not finite"),
+        ({"temperature": 0.0}, "temperature 0"),
+        ({"temperature": None}, "temperature nan"),
+        ({"prompt_ids": [4, VOCABULARY]}, "outside the vocabulary"),
+        ({"prompt_ids": [4, -1]}, "outside the vocabulary"),
+        ({"prompt_ids": [4, None]}, "prompt_ids has nulls"),
+        ({"version_start": [], "version_id": []}, "do not cover"),
+        ({"version_start": [1], "version_id": [0]}, "do not cover"),
+        ({"version_start": [0, 0, 90], "version_id": [0, 1, 1]}, "not in order"),
+        ({"version_id": [2, 9]}, "version 9 was never published"),
+        ({"group_id": 7}, "rows of another group"),
+    ],
+)
+def test_a_bad_row_costs_its_part_only(make_run, changes, reason):
+    run = make_run()
+    batch = reader_of(run).load(three_rows(run, **changes))
+    assert [part.group for part in batch.parts] == [0, 2]
+    assert list(batch.skipped) == [1] and reason in batch.skipped[1]
+
+
+def test_a_bad_value_that_is_masked_is_no_harm(make_run):
+    run = make_run()
+    changes = {"response_ids": [9, 9], "logprobs": [-1.0, float("nan")], "loss_mask": [True, False]}
+    assert not reader_of(run).load(three_rows(run, **changes)).skipped
+
+
+def test_a_negative_lag_is_refused(make_run):
+    run = make_run()
+    batch = reader_of(run).load(three_rows(run, n=3))
+    assert not batch.parts and all("lag -1" in reason for reason in batch.skipped.values())
+
+
+def test_damaged_missing_and_foreign_objects(make_run):
+    run = make_run()
+    decision = three_rows(run)
+    data = bytearray(run.store.get(decision.paths[1]))
+    data[len(data) // 2] ^= 1
+    run.store.put(decision.paths[1], bytes(data))
+    batch = reader_of(run).load(decision)
+    assert [part.group for part in batch.parts] == [0, 2] and batch.skipped[1].startswith("digest")
+    run.store.delete(decision.paths[1])
+    assert reader_of(run).load(decision).skipped[1].startswith("missing")
+    for data in (b"no parquet", encode_table(SCHEMA.empty_table().select(["pool"]))):
+        run.store.put(decision.paths[1], data)
+        changed = Batched(**{name: getattr(decision, name) for name in decision.__struct_fields__ if name != "hashes"},
+                          hashes=[decision.hashes[0], hash_bytes(data)])  # fmt: skip
+        assert reader_of(run).load(changed).skipped[1].startswith("undecodable")
+
+
+def test_rows_outside_the_object(make_run):
+    run = make_run()
+    decision = three_rows(run)
+    fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
+    batch = reader_of(run).load(Batched(**(fields | {"row_counts": [2, 9, 0]})))
+    assert [part.group for part in batch.parts] == [0] and list(batch.skipped) == [1, 2]
+
+
+def test_recorded_skips_are_left_out(make_run):
+    run = make_run()
+    batch = reader_of(run).load(three_rows(run), skip=[0, 2])
+    assert [part.group for part in batch.parts] == [1] and list(batch.skipped) == [0, 2]
+
+
+class Flaky:
+    """A store whose reads fail some times first."""
+
+    def __init__(self, store, failures, kind="unreachable"):
+        self.store, self.failures, self.kind, self.reads = store, failures, kind, 0
+        self.url = store.url
+
+    def get(self, key):
+        self.reads += 1
+        if self.reads <= self.failures:
+            raise StoreError("no answer", kind=self.kind)
+        return self.store.get(key)
+
+
+def test_an_unreachable_store_is_asked_again_and_then_raised_never_skipped(make_run):
+    run = make_run()
+    decision = three_rows(run)
+    flaky = Flaky(run.store, 3)
+    assert len(reader_of(run, flaky).load(decision).parts) == 3
+    assert flaky.reads == 5  # three failures, then each object once: the even groups share one
+    with pytest.raises(StoreError) as raised:
+        reader_of(run, Flaky(run.store, 99)).load(decision)
+    assert not isinstance(raised.value, NotFound)
+    with pytest.raises(StoreError):
+        reader_of(run, Flaky(run.store, 1, kind="denied")).load(decision)
+
+
+def test_objects_of_another_store_are_read_there(make_run):
+    run, far = make_run(), make_run(name="far", url="memory://far")
+    decision = three_rows(run)
+    fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
+    for path in decision.paths:
+        far.store.put(path, run.store.get(path))
+        run.store.delete(path)
+    batch = reader_of(run).load(Batched(**(fields | {"stores": ["memory://far", "memory://far"]})))
+    assert len(batch.parts) == 3
+    assert np.isfinite(batch.parts[0].sequences[0].logprobs).all()

@@ -41,7 +41,7 @@ class PolicyFigures(msgspec.Struct, kw_only=True):
     full_bytes: int = 0
     parts: dict[str, int] = {}
     drops: dict[str, int] = {}
-    paused: bool = False
+    paused: str | None = None  # why no leases are given for it
     ended: str | None = None  # why, once the policy's trainer has ended
     rewards: list[float] = []
 
@@ -86,10 +86,11 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
     """Count the figures of ``policies`` (the trained ones) and of the run."""
     each = {policy: _policy_figures(fold, policy) for policy in sorted(policies)}
     _add_versions(store, keys, fold, each)
+    is_paused = fold.state == "running" and "" in fold.paused
     figures = RunFigures(
         run=keys.run,
-        state="paused" if fold.state == "running" and "" in fold.paused else fold.state,
-        reason=fold.reason,
+        state="paused" if is_paused else fold.state,
+        reason=fold.paused[""] if is_paused else fold.reason,
         seconds=fold.seconds,
         epochs=len(fold.seconds_of_epoch),
         decisions=len(fold.decisions),
@@ -109,7 +110,7 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
 def _policy_figures(fold: RunFold, policy: str) -> PolicyFigures:
     """One pass over the policy's consumed batches and its parts."""
     figures = PolicyFigures(
-        steps=fold.consumed.get(policy, -1) + 1, ended=fold.ended.get(policy), paused=policy in fold.paused
+        steps=fold.consumed.get(policy, -1) + 1, ended=fold.ended.get(policy), paused=fold.paused.get(policy)
     )
     lag_sum = 0.0
     lag_rows = 0

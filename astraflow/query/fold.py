@@ -95,7 +95,7 @@ class RunFold:
         self._policies = sorted(policies)
         self.state = "created"
         self.reason = ""
-        self.paused: set[str] = set()  # policies; empty text: the run
+        self.paused: dict[str, str] = {}  # why, by policy; empty text: the run
         self.decisions: list[tuple[int, r.DecisionRecord]] = []
         self.seconds_of_epoch: dict[int, float] = {}
         self.parts: dict[tuple[str, int], PartView] = {}
@@ -223,9 +223,9 @@ class RunFold:
             case r.DrainRequested() if not decision.participants:
                 self.state, self.reason = "draining", decision.reason
             case r.Paused():
-                self.paused.add(decision.policy)
+                self.paused[decision.policy] = decision.reason
             case r.Resumed():
-                self.paused.discard(decision.policy)
+                self.paused.pop(decision.policy, None)
             case r.Stopped():
                 self.state, self.reason = "stopped", decision.reason
             case _:

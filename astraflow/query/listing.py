@@ -90,8 +90,6 @@ def _steps(store: ObjectStore, keys: RunKeys, policy: str) -> int:
 
 def _created_s(store: ObjectStore, keys: RunKeys) -> float | None:
     """When the store says the config was written."""
-    if store.url.startswith("memory:"):
-        return None
     filesystem, root = open_filesystem(store.url)
     with contextlib.suppress(OSError, NotImplementedError):
         return float(filesystem.modified(f"{root}/{keys.config}").timestamp())

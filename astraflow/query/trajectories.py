@@ -57,24 +57,23 @@ def _union(children: list[ds.Dataset]) -> ds.Dataset:
 
 def _of_one_store(store: ObjectStore, keys: RunKeys, views: Iterable[ObjectView]) -> ds.Dataset:
     parquet = ds.ParquetFileFormat()
-    in_memory = store.url.startswith("memory:")
-    filesystem, root = (None, "") if in_memory else _arrow_filesystem(store.url)
-    fragments = []
-    for view in views:
-        where = _partition(keys, view.parts.path)
-        if in_memory:
-            source = pa.py_buffer(store.get(view.parts.path))
-            fragment = parquet.make_fragment(source, partition_expression=where)  # type: ignore[arg-type]
-        else:
-            fragment = parquet.make_fragment(
-                f"{root}/{view.parts.path}", filesystem, where, file_size=view.parts.size_bytes or None
-            )
-        fragments.append(fragment)
+    filesystem, root = _arrow_filesystem(store.url)
+    fragments = [
+        parquet.make_fragment(
+            root + view.parts.path,
+            filesystem,
+            _partition(keys, view.parts.path),
+            file_size=view.parts.size_bytes or None,
+        )
+        for view in views
+    ]
     return ds.FileSystemDataset(fragments, TRAJECTORIES, parquet, filesystem)
 
 
 def _arrow_filesystem(url: str) -> tuple[pafs.FileSystem, str]:
+    """The filesystem of a store, and what precedes a key in it."""
     filesystem, root = open_filesystem(url)
+    root = f"{root}/" if root else ""
     if "file" in (filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)):
         return pafs.LocalFileSystem(), root
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), root  # type: ignore[abstract]

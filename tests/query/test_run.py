@@ -64,11 +64,11 @@ def test_the_state_follows_the_decisions(writer: Any) -> None:
     w = writer
     w.config()
     run = open_run(f"{w.store.url}/hand")
-    states = []
+    states, reasons = [], []
     for now, decision in enumerate(
         [
             w.epoch(1),
-            r.Paused(policy=""),
+            r.Paused(policy="", reason="looking"),
             r.Resumed(policy=""),
             r.DrainRequested(participants=["pool-a-1"], reason="autoscaler"),
             r.DrainRequested(participants=[], reason="all ended"),
@@ -76,9 +76,20 @@ def test_the_state_follows_the_decisions(writer: Any) -> None:
         ]
     ):
         w.decide(1, float(now), {}, decision)
-        states.append(run.refresh().figures().state)
+        figures = run.refresh().figures()
+        states.append(figures.state)
+        reasons.append(figures.reason)
+    assert reasons[1:3] == ["looking", ""]
     assert states == ["running", "paused", "running", "running", "draining", "stopped"]
     assert run.figures().reason == "all ended"
+
+
+def test_a_paused_policy_says_why_and_leaves_the_run_running(writer: Any) -> None:
+    writer.config()
+    writer.decide(1, 0.0, {}, writer.epoch(1), r.Paused(policy="solver", reason="nothing was kept"))
+    figures = open_run(f"{writer.store.url}/hand").figures()
+    assert (figures.state, figures.policies["solver"].paused) == ("running", "nothing was kept")
+    assert figures.policies["verifier"].paused is None
 
 
 def test_a_pool_s_end_shows(writer: Any) -> None:

@@ -1,0 +1,120 @@
+"""Format 1, as checked in under ``golden/format-1``: every later reader must read it, every writer write its like.
+
+Streams may pack differently with another release of a compressor, so what is compared byte for byte is
+what this project writes itself: manifests, tables and the layout of blobs. Run this file with a folder
+to write the versions there (only for a new format).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.weights.codec import Codec, EncodedBlock, Kind
+from astraflow.weights.container import read_blob, write_blob
+from astraflow.weights.manifest import decode_manifest, encode_manifest
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.subscriber import Subscriber
+from storage.keys import RunKeys
+from storage.memory import MemoryStore
+
+KEYS = RunKeys("run")
+GOLDEN = Path(__file__).parent / "golden" / "format-1"
+DIGESTS = [
+    "8ec7ecff805f53e3189d00b219f3f99cf39dd47dd28c389a33e8882eb6dc1a34",
+    "58d29ba0f239f6b5cb21b47f01610bf1ddbfbfa8f0a32c0eef2f167b44f67d89",
+    "58d29ba0f239f6b5cb21b47f01610bf1ddbfbfa8f0a32c0eef2f167b44f67d89",
+    "0b97e2c34bfac6a1e69451d69c8d3f13c3c803b8e45e60f1e42762167b6cfde9",
+]
+
+
+def golden_versions() -> list[dict[str, torch.Tensor]]:
+    """Four versions by integer arithmetic: a sparse step, no change, a dense one."""
+    spread = (np.arange(300, dtype=np.uint32) * 40503) & 0xFFFF
+    words = ((spread & 0x80FF) | 0x3E00 | ((spread & 0x0100) >> 1)).astype(np.uint16)
+    stepped = words.copy()
+    stepped[7::31] += 1
+    stepped[40] -= 2
+    noisy = stepped.copy()
+    noisy[100:200] = (words[:100][::-1] ^ 0x8055) & 0xBFFF
+    small = np.arange(12, dtype=np.uint8)
+    return [_tensors(words, small), _tensors(stepped, small + 1), _tensors(stepped, small + 1), _tensors(noisy, small)]
+
+
+def _tensors(words: np.ndarray, small: np.ndarray) -> dict[str, torch.Tensor]:  # type: ignore[type-arg]
+    flat = torch.from_numpy(words.copy()).view(torch.bfloat16)
+    return {
+        "embed": flat[:96].reshape(12, 8),
+        "layers.0.w": flat[96:].reshape(4, 51),
+        "lm_head": flat[:96].reshape(12, 8),
+        "none": torch.empty(0, 3).half(),
+        "scale": torch.from_numpy(small.copy()).view(torch.float8_e4m3fn),
+        "step": flat[:5].float(),
+    }
+
+
+def golden_store() -> MemoryStore:
+    store = MemoryStore()
+    for path in sorted(GOLDEN.rglob("*")):
+        if path.is_file():
+            store.put(path.relative_to(GOLDEN).as_posix(), path.read_bytes())
+    return store
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_every_golden_version_is_read(version: int) -> None:
+    update = Subscriber(golden_store(), KEYS, "solver").fetch(version)
+    expected = golden_versions()[version]
+    assert update.tensors.keys() == expected.keys()
+    for name, tensor in expected.items():
+        got = update.tensors[name]
+        assert (got.dtype, got.shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(got.contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))
+    assert update.digest == DIGESTS[version]
+
+
+def test_manifests_and_blobs_are_written_byte_for_byte_as_before() -> None:
+    store = golden_store()
+    kinds, codecs = set(), set()
+    for info in store.list(KEYS.weights("solver")):
+        data = store.get(info.key)
+        if info.key.endswith(".json"):
+            version = int(info.key.split("/")[-2])
+            manifest = decode_manifest(data, where=info.key, policy="solver", version=version)
+            assert encode_manifest(manifest) == data
+        else:
+            table, stored = read_blob(data, where=info.key)
+            blocks = [EncodedBlock(each.record.kind, each.record.changed, each.streams) for each in stored]
+            assert write_blob(table, blocks) == data
+            kinds |= {block.kind for block in blocks}
+            codecs |= {codec for block in blocks for codec, _ in block.streams}
+    assert kinds == {Kind.SPARSE, Kind.DENSE}
+    assert codecs == set(Codec)
+
+
+def test_the_same_weights_have_the_golden_digests() -> None:
+    store = MemoryStore()
+    write(store)
+    for version, digest in enumerate(DIGESTS):
+        key = KEYS.manifest("solver", version)
+        assert decode_manifest(store.get(key), where=key, policy="solver", version=version).digest == digest
+
+
+def write(store: MemoryStore) -> None:
+    out = Publisher(store, KEYS, "solver", anchor_every=3, block_elements=64)
+    for step, weights in enumerate(golden_versions()):
+        out.publish(weights, step=step, incarnation=1, batch=step - 1, skipped={"0": [4]} if step else {})
+
+
+if __name__ == "__main__":
+    written = MemoryStore()
+    write(written)
+    for each in written.list(""):
+        target = Path(sys.argv[1]) / each.key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(written.get(each.key))
+        print(each.key, each.size_bytes)

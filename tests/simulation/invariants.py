@@ -6,6 +6,7 @@ its own plain books (dictionaries of part states), so a mistake in the manager's
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -280,7 +281,7 @@ def _check_manifests(store: ObjectStore, keys: RunKeys, books: Books) -> None:
     for policy in books.config.trained:
         found = [json.loads(store.get(i.key)) for i in store.list(keys.weights(policy)) if "manifest" in i.key]
         assert [m["version"] for m in found] == list(range(len(found))), "versions have a gap"
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in itertools.pairwise(found):
             assert after["incarnation"] >= before["incarnation"], "an incarnation falls"
             assert after["step"] in (before["step"], before["step"] + 1), "steps jump"
             if after["step"] > before["step"]:

@@ -1,0 +1,123 @@
+"""The invariants can fail: classic bugs, put in on purpose, are found within a few seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from astraflow import records as r
+from astraflow.dataflow import step as steps
+from astraflow.dataflow.leases import LeaseBook, OpenGroup
+from astraflow.dataflow.manager import Manager
+from astraflow.dataflow.parts import Part
+from astraflow.dataflow.state import RunState
+from storage.errors import AstraFlowError
+from tests.simulation.invariants import check_run
+from tests.simulation.world import run_world
+
+SEEDS = range(60)
+
+
+def _assert_found(make_manager: Callable[..., Manager] = Manager, *, verify: bool = False) -> str:
+    """Some seed must fail, and says how; ``verify`` also decides everything again."""
+    for seed in SEEDS:
+        try:
+            world = run_world(seed, make_manager)
+            check_run(world.base.client(), world.config, verify=verify)
+        except (AssertionError, AstraFlowError, KeyError) as error:
+            return str(error)
+    pytest.fail("no seed found the bug")
+
+
+def test_staleness_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_stale(part: Part, n: int, max_staleness: int) -> bool:
+        return part.step < 0 or n - part.step > max_staleness + 1
+
+    monkeypatch.setattr(steps, "_is_stale", is_stale)
+    assert "lag" in _assert_found()
+
+
+def test_double_admission_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def close(self: LeaseBook, group: int) -> OpenGroup:
+        self.leased.pop(group, None)
+        self.waiting.pop(group, None)
+        return self.open[group]
+
+    monkeypatch.setattr(LeaseBook, "close", close)
+    _assert_found()
+
+
+def test_a_gate_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = steps.lease_need
+    monkeypatch.setattr(steps, "lease_need", lambda state, pool: need(state, pool) + 1)
+    assert "bound" in _assert_found()
+
+
+class _Rewriting(Manager):
+    """A manager that records something else than it saw."""
+
+    def rewrite(self, record: r.DecisionRecord) -> r.DecisionRecord:
+        raise NotImplementedError
+
+    def _append(self, record: r.DecisionRecord) -> None:
+        super()._append(self.rewrite(record))
+
+
+class _Cursorless(_Rewriting):
+    def rewrite(self, record: r.DecisionRecord) -> r.DecisionRecord:
+        return msgspec.structs.replace(record, cursors={})
+
+
+class _Unobserved(_Rewriting):
+    def rewrite(self, record: r.DecisionRecord) -> r.DecisionRecord:
+        return msgspec.structs.replace(record, observations={}) if not record.cursors else record
+
+
+class _Forgetful(_Rewriting):
+    """Drops are made and not recorded."""
+
+    def rewrite(self, record: r.DecisionRecord) -> r.DecisionRecord:
+        kept = [decision for decision in record.decisions if not isinstance(decision, r.Dropped)]
+        return msgspec.structs.replace(record, decisions=kept)
+
+
+class _Unfenced(Manager):
+    """Meets a newer manager's record and writes behind it."""
+
+    def _append(self, record: r.DecisionRecord) -> None:
+        while self._log.create(self.state.ledger.seq + 1, r.encode(record)) is not None:
+            self.state.ledger.seq += 1
+        self.state.ledger.seq += 1
+        self._pending = None
+
+
+@pytest.mark.parametrize("manager", [_Cursorless, _Forgetful, _Unfenced])
+def test_a_wrong_record_is_found(manager: type[Manager]) -> None:
+    _assert_found(manager)
+
+
+def test_an_input_that_is_not_recorded_is_found_by_deciding_again() -> None:
+    _assert_found(_Unobserved, verify=True)
+
+
+def test_a_hidden_clock_is_found_by_deciding_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_silent(self: object, now: float, silence_s: float) -> bool:
+        ticks["n"] += 1
+        return ticks["n"] % 1000 == 0
+
+    ticks = {"n": 0}
+    monkeypatch.setattr(steps.Participant, "is_silent", is_silent)
+    _assert_found(verify=True)
+
+
+def test_a_state_that_a_snapshot_leaves_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = RunState.snapshot
+
+    def without_position(self: RunState) -> bytes:
+        self.algorithms.curator.restore({"position": 0})
+        return snapshot(self)
+
+    monkeypatch.setattr(RunState, "snapshot", without_position)
+    _assert_found(verify=True)

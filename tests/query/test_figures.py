@@ -55,7 +55,7 @@ def test_rewards_and_lags_equal_a_plain_count_over_raw_objects(run: Run) -> None
         assert figures.rows_trained == len(counted[policy]["lags"])
 
 
-def test_many_batches_show_the_first_and_the_last_twenty(writer) -> None:  # type: ignore[no-untyped-def]
+def test_many_batches_show_the_first_and_the_last_twenty(writer: Any) -> None:
     w, pool, trainer = writer, "pool-a-1", "trainer-solver-1"
     w.config()
     w.decide(1, 0.0, {}, w.epoch(1))

@@ -92,6 +92,15 @@ def test_a_paused_policy_says_why_and_leaves_the_run_running(writer: Any) -> Non
     assert figures.policies["verifier"].paused is None
 
 
+def test_an_ended_trainer_shows_why(writer: Any) -> None:
+    w, trainer = writer, "trainer-solver-1"
+    w.config()
+    cursor = w.say(trainer, r.Ended(policy="solver", reason="done"), r.Left(reason="done"))
+    w.decide(1, 0.0, {trainer: cursor}, w.epoch(1))
+    policies = open_run(f"{w.store.url}/hand").figures().policies
+    assert (policies["solver"].ended, policies["verifier"].ended) == ("done", None)
+
+
 def test_a_pool_s_end_shows(writer: Any) -> None:
     w = writer
     w.config()
@@ -144,7 +153,10 @@ def test_a_stopped_run_is_listed_as_stopped(writer: Any) -> None:
     writer.config()
     (entry,) = runs(writer.store)
     assert (entry.state, entry.steps) == ("created", {"solver": 0, "verifier": 0})
-    writer.decide(1, 0.0, {}, writer.epoch(1), r.Stopped(reason="enough"))
+    writer.decide(1, 0.0, {}, writer.epoch(1), r.DrainRequested(participants=[], reason="asked"))
+    (entry,) = runs(writer.store)
+    assert (entry.state, entry.reason) == ("draining", "asked")
+    writer.decide(1, 0.0, {}, r.Stopped(reason="enough"))
     (entry,) = runs(open_store(writer.store.url))
     assert (entry.state, entry.reason) == ("stopped", "enough")
 

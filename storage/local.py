@@ -31,8 +31,8 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 class LocalStore:
     """Objects are files under ``root``. Any number of processes of one machine may share it."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = os.fspath(root.expanduser().resolve())
+    def __init__(self, root: Path | str) -> None:
+        self._root = os.fspath(Path(root).expanduser().resolve())
         self._temporary = f"{self._root}/{TEMPORARY}"
         # Two lives never share a temporary name, and a forked child has another pid.
         self._life = uuid.uuid4().hex

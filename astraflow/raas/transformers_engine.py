@@ -226,12 +226,12 @@ class TransformersEngine:
         if not jobs:
             return
         decoder.drop_done(force=True)
-        rows = [Row(job.request) for job in jobs]
-        decoder.admit(rows, self.version)
+        newcomers = {Row(job.request): job for job in jobs}
+        self._running.update(newcomers)  # before anything can go wrong: who is in here is told
+        decoder.admit(list(newcomers), self.version)
         prefilled = time.monotonic()
-        for row, job in zip(rows, jobs, strict=True):
+        for job in jobs:
             job.prefilled = prefilled
-            self._running[row] = job
         self._deliver_done()
 
     def _forget_cancelled(self) -> None:

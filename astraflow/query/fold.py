@@ -203,8 +203,8 @@ class RunFold:
                 for group, attempt in zip(decision.groups, decision.attempts, strict=True):
                     self._admit(decision.participant, group, attempt)
             case r.Expired():
-                for pool in self._pools_called(decision.pool):
-                    pool.expired += len(decision.groups)
+                if decision.pool in self.pools:
+                    self.pools[decision.pool].expired += len(decision.groups)
             case r.Dropped():
                 self._take_dropped(decision)
             case r.Batched():
@@ -232,8 +232,8 @@ class RunFold:
                 pass
 
     def _take_leased(self, decision: r.Leased) -> None:
-        for pool in self._pools_called(decision.pool):
-            pool.leased += len(decision.groups)
+        if decision.pool in self.pools:
+            self.pools[decision.pool].leased += len(decision.groups)
         for group, problem, attempt in zip(decision.groups, decision.problems, decision.attempts, strict=True):
             self._problems[group] = problem
             for policy in self._policies:
@@ -286,10 +286,6 @@ class RunFold:
             part = PartView(policy, group, self._problems.get(group, -1), attempt, participant)
             self.parts[policy, group] = part
         return part
-
-    def _pools_called(self, name: str) -> list[PoolView]:
-        """The pool life that a decision names."""
-        return [self.pools[name]] if name in self.pools else []
 
     def _parts_of(self, group: int) -> list[PartView]:
         found = (self.parts.get((policy, group)) for policy in self._policies)

@@ -35,21 +35,23 @@ def run_until_signal(work: Callable[[], None], stop: Callable[[], None], *, grac
     What ``work`` raises is raised here; an interruption is raised again after the wait.
     """
     failures: list[BaseException] = []
+    done = threading.Event()  # not Thread.join: interrupted by a signal, it takes a running thread for an ended one
 
     def body() -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001  # carried to the flow's thread, raised there
             failures.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=body, name="flow-work", daemon=True)
-    thread.start()
+    threading.Thread(target=body, name="flow-work", daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(timeout=0.5)  # short, so that a signal is seen soon
+        while not done.wait(timeout=0.5):  # short, so that a signal is seen soon
+            pass
     except BaseException:
         stop()
-        thread.join(timeout=grace_s)
+        done.wait(timeout=grace_s)
         raise
     if failures:
         raise failures[0]

@@ -199,10 +199,7 @@ def test_dump_is_an_exact_round_trip(folder: Path) -> None:
 
 
 values = st.recursive(
-    st.booleans()
-    | st.integers(-(2**62), 2**62)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=8),
+    st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )

@@ -1,0 +1,285 @@
+"""The supervisor against a fake launcher and a memory store: who is started, adopted, restarted, given up."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from astraflow.config import RunConfig
+from astraflow.follow import RunFollower
+from astraflow.participant import Outbox
+from astraflow.records import (
+    Consumed,
+    DecisionRecord,
+    Ended,
+    FactRecord,
+    Status,
+    Stopped,
+    Wanted,
+    decode,
+    encode,
+    new_id,
+)
+from flows.children import ChildSpec, children_of
+from flows.launcher import ChildRun
+from flows.supervisor import MAX_RESTARTS, START_TIMEOUT_S, Supervisor
+from storage.errors import ServiceError
+from storage.keys import RunKeys
+from storage.memory import MemoryStore
+
+_numbers = count()
+
+
+class FakeLauncher:
+    """Flow runs as a dictionary that a test edits."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, tuple[str, ChildRun]] = {}
+        self.cancelled: list[str] = []
+
+    def start(self, spec: ChildSpec, life: int) -> ChildRun:
+        run = ChildRun(f"{len(self.runs):08d}-0000", life, "SCHEDULED")
+        self.runs[run.id] = (spec.key, run)
+        return run
+
+    def find(self, spec: ChildSpec) -> list[ChildRun]:
+        return sorted((run for key, run in self.runs.values() if key == spec.key), key=lambda run: -run.life)
+
+    def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
+        return {id: self.runs[id][1] for id in ids}
+
+    def cancel(self, id: str) -> None:
+        self.cancelled.append(id)
+
+    def newest(self, key: str) -> ChildRun:
+        return max((run for own, run in self.runs.values() if own == key), key=lambda run: run.life)
+
+    def set(self, key: str, state: str, message: str = "") -> None:
+        run = self.newest(key)
+        self.runs[run.id] = (key, replace(run, state=state, message=message))
+
+
+class World:
+    """A run with one supervisor, a clock that the test moves, and hands to write what participants would."""
+
+    def __init__(self, pools: Sequence[str] = ("local",)) -> None:
+        self.config = RunConfig.model_validate(
+            {
+                "name": f"run-{next(_numbers)}",
+                "store": "memory://supervisor",
+                "policies": {"solver": {"model": "tiny-qwen3"}},
+                "problems": {"source": "addition"},
+                "pools": {name: {} for name in pools},
+                "dataflow": {"silence_s": 60},
+            }
+        )
+        self.store, self.keys = MemoryStore("memory://supervisor"), RunKeys(self.config.name)
+        self.launcher, self.now, self.beats = FakeLauncher(), 0.0, count(1)
+        self.supervisor = self.new_supervisor("experiment-1")
+
+    def new_supervisor(self, participant: str) -> Supervisor:
+        follower = RunFollower(self.store, self.config)
+        follower.poll()
+        return Supervisor(
+            config=self.config,
+            launcher=self.launcher,
+            follower=follower,
+            outbox=Outbox(self.store, self.keys, participant),
+            log=lambda text: None,
+            clock=lambda: self.now,
+        )
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.supervisor.follower.poll()
+        self.supervisor.tick()
+
+    def beat(self, key: str) -> str:
+        """The newest flow run of a child runs and beats; its participant's name."""
+        run = self.launcher.newest(key)
+        if run.state == "SCHEDULED":
+            self.launcher.set(key, "RUNNING")
+        role = key.split("-")[0]
+        name = "manager" if role == "manager" else f"{key}-{run.id[:8]}"
+        status = Status(participant=name, role=role, state="running", beat=next(self.beats))
+        self.store.put(self.keys.status(name), encode(status))
+        return name
+
+    def beat_all(self) -> None:
+        for spec in children_of(self.config):
+            self.beat(spec.key)
+
+    def say(self, participant: str, seq: int, *facts: object) -> None:
+        record = FactRecord(id=new_id(), participant=participant, facts=list(facts))  # type: ignore[arg-type]
+        self.store.create(self.keys.outbox(participant, seq), encode(record))
+
+    def wishes(self, participant: str = "experiment-1") -> list[Wanted]:
+        objects = self.store.list(f"{self.keys.outboxes}{participant}/")
+        records = [decode(self.store.get(info.key), FactRecord, where=info.key) for info in objects]
+        return [fact for record in records for fact in record.facts if isinstance(fact, Wanted)]
+
+    def lives(self, key: str) -> int:
+        return self.launcher.newest(key).life
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    return world
+
+
+def test_children_of_a_run() -> None:
+    specs = children_of(World(("east", "west")).config)
+    assert [spec.key for spec in specs] == ["manager", "trainer-solver", "pool-east", "pool-west"]
+    assert specs[1].parameters["policy"] == "solver"
+    assert "policy:solver" in specs[2].tags
+
+
+def test_a_healthy_run_is_left_alone(world: World) -> None:
+    for _ in range(200):
+        world.beat_all()
+        world.tick()
+    assert len(world.launcher.runs) == 3
+    assert world.wishes() == []
+    assert world.launcher.cancelled == []
+
+
+@pytest.mark.parametrize("state", ["CRASHED", "FAILED", "COMPLETED"])
+def test_a_dead_trainer_is_said_lost_and_started_again_at_once(world: World, state: str) -> None:
+    name = world.beat("trainer-solver")
+    world.launcher.set("trainer-solver", state, "status code -9")
+    world.tick()
+    assert world.lives("trainer-solver") == 2
+    assert [(wish.what, wish.target) for wish in world.wishes()] == [("lost", name)]
+    assert "status code -9" in world.supervisor.notes[-1]
+
+
+def test_a_dead_manager_is_started_again_without_a_wish(world: World) -> None:
+    world.launcher.set("manager", "CRASHED")
+    world.tick()
+    assert world.lives("manager") == 2
+    assert world.wishes() == []
+
+
+def test_an_orphan_that_goes_silent_is_replaced(world: World) -> None:
+    name = world.beat("pool-local")
+    for _ in range(70):
+        world.beat("manager")
+        world.beat("trainer-solver")
+        world.tick()
+    assert world.lives("pool-local") == 2
+    assert world.launcher.cancelled == ["00000002-0000"]
+    assert world.wishes()[0].target == name
+
+
+def test_a_flow_run_that_no_runner_takes_is_asked_for_again() -> None:
+    world = World()
+    world.supervisor.begin(adopt=False)
+    world.tick(START_TIMEOUT_S - 1)
+    assert world.lives("pool-local") == 1
+    world.tick(2)
+    assert world.lives("pool-local") == 2
+    assert "never showed a sign of life" in " ".join(world.supervisor.notes)
+
+
+def test_restarts_wait_longer_and_longer_and_end_with_an_error(world: World) -> None:
+    starts = []
+    with pytest.raises(ServiceError, match="died 6 times without progress") as caught:
+        for _ in range(300):
+            if world.launcher.newest("trainer-solver").is_living:
+                starts.append(world.now)
+                world.launcher.set("trainer-solver", "CRASHED", "boom")
+            world.beat("manager")
+            world.beat("pool-local")
+            world.tick()
+    assert "--resume" in caught.value.remedy
+    assert len(starts) == MAX_RESTARTS + 1
+    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] >= 16
+
+
+def test_progress_refills_the_budget(world: World) -> None:
+    for step in range(1, 3 * MAX_RESTARTS):
+        name = world.beat("trainer-solver")
+        world.say(name, 0, Consumed(policy="solver", batch=step - 1, step=step, incarnation=0))
+        world.supervisor.follower.poll()
+        world.launcher.set("trainer-solver", "CRASHED")
+        world.beat("manager")
+        world.beat("pool-local")
+        world.tick()
+        assert world.lives("trainer-solver") == step + 1
+
+
+def test_a_cancelled_pool_is_left_out_while_another_plays() -> None:
+    world = World(("east", "west"))
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    world.launcher.set("pool-east", "CANCELLED")
+    world.tick()
+    assert world.lives("pool-east") == 1
+    assert [wish.target for wish in world.wishes()] == ["pool-east-00000002"]
+    world.launcher.set("pool-west", "CANCELLED")
+    with pytest.raises(ServiceError, match="no pool is left"):
+        world.tick()
+
+
+def test_a_cancelled_trainer_ends_the_experiment(world: World) -> None:
+    world.launcher.set("trainer-solver", "CANCELLED")
+    with pytest.raises(ServiceError, match="cancelled"):
+        world.tick()
+
+
+def test_a_trainer_that_has_ended_is_not_started_again(world: World) -> None:
+    name = world.beat("trainer-solver")
+    world.say(name, 0, Ended(policy="solver"))
+    world.launcher.set("trainer-solver", "COMPLETED")
+    for _ in range(100):
+        world.beat("manager")
+        world.beat("pool-local")
+        world.tick()
+    assert world.lives("trainer-solver") == 1
+
+
+def test_nobody_is_started_again_after_the_end(world: World) -> None:
+    record = DecisionRecord(
+        id="x", epoch=1, now=0, cursors={}, observations={}, decisions=[Stopped(reason="all ended")]
+    )
+    world.store.create(world.keys.decision(0), encode(record))
+    for key in ("manager", "trainer-solver", "pool-local"):
+        world.launcher.set(key, "COMPLETED")
+    world.supervisor.follower.poll()
+    assert world.supervisor.follower.stopped == "all ended"
+    assert world.supervisor.living() == []
+    assert len(world.launcher.runs) == 3
+
+
+def test_a_new_experiment_adopts_the_living_and_starts_the_rest(world: World) -> None:
+    world.launcher.set("trainer-solver", "CRASHED")
+    second = world.supervisor = world.new_supervisor("experiment-2")
+    second.begin(adopt=True)
+    assert world.lives("manager") == world.lives("pool-local") == 1
+    assert world.lives("trainer-solver") == 2
+    world.beat_all()
+    world.tick()
+    assert len(world.launcher.runs) == 4
+
+
+def test_a_fresh_run_of_a_used_name_starts_new_lives(world: World) -> None:
+    second = world.new_supervisor("experiment-2")
+    second.begin(adopt=False)
+    assert [world.lives(spec.key) for spec in children_of(world.config)] == [2, 2, 2]
+
+
+def test_cancel_all_reaches_the_living_only(world: World) -> None:
+    world.launcher.set("pool-local", "CRASHED")
+    states = world.launcher.states(list(world.launcher.runs))
+    for child in world.supervisor.children:
+        child.run = states[child.run.id] if child.run else None
+    world.supervisor.cancel_all()
+    assert len(world.launcher.cancelled) == 2

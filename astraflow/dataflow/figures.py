@@ -73,8 +73,17 @@ def wait_reasons(state: RunState) -> dict[str, str]:
 def wait_reason(state: RunState, policy: str) -> str:
     """Why the trainer of ``policy`` has no batch; empty if it has one, or needs none."""
     queue = state.policies[policy]
-    if queue.ended or queue.unconsumed > 0:
+    if queue.ended:
         return ""
+    if queue.joined and not state.draining and not _has_trainer(state, policy):
+        return "its trainer is silent, lost or quarantined"
+    if queue.unconsumed > 0:
+        return ""
+    return _why_no_batch_is_wanted(state, policy) or _why_no_groups(state) or _why_not_full(state, policy)
+
+
+def _why_no_batch_is_wanted(state: RunState, policy: str) -> str:
+    queue = state.policies[policy]
     if queue.consumed >= state.steps[policy]:
         return "waiting for the trainer to end"
     if state.draining:
@@ -83,7 +92,15 @@ def wait_reason(state: RunState, policy: str) -> str:
         return "waiting for its trainer"
     if queue.paused or state.ledger.paused:
         return f"paused: {queue.pause_reason or 'pause was wanted'}"
-    return _why_no_groups(state) or _why_not_full(state, policy)
+    return ""
+
+
+def _has_trainer(state: RunState, policy: str) -> bool:
+    return any(
+        participant.role == "trainer" and participant.name == policy
+        for participant in state.participants.values()
+        if not participant.is_gone(state.now, state.flow.silence_s)
+    )
 
 
 def _why_no_groups(state: RunState) -> str:
@@ -118,6 +135,8 @@ def _why_not_full(state: RunState, policy: str) -> str:
     )
     if queue.filtered:
         parts += f"; dynamic sampling filtered {queue.filtered} of {queue.drawn}"
+    if queue.dropped.get("failed"):
+        parts += f"; {queue.dropped['failed']} groups failed so far"
     behind = [pool for pool in able_pools(state) if pool.applied[policy].step < queue.newest_step]
     if behind and not state.leases.leased:
         return f"waiting for pools to load version {queue.newest}: {parts}"

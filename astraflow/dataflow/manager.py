@@ -16,6 +16,7 @@ from collections.abc import Callable
 import astraflow
 from astraflow import records as r
 from astraflow.config import RunConfig
+from astraflow.dataflow.fetch import fetch_all
 from astraflow.dataflow.figures import status_figures, wait_reasons
 from astraflow.dataflow.replay import fold, newest_snapshot, read_decisions, read_incoming, read_inputs
 from astraflow.dataflow.state import RunState
@@ -132,7 +133,7 @@ class Manager:
         observations = {name: (known[name].beats if name in known else 0) + 1 for name in self._changed}
         incoming = self._read(observations)
         self._changed.clear()
-        now = round(self._clock() - self._begun_at, 3)
+        now = max(self.state.now, round(self._clock() - self._begun_at, 3))
         decisions = step(self.state, incoming, observations, now)
         cursors = {
             name: self.state.participants[name].cursor for name in dict.fromkeys(i.participant for i in incoming)
@@ -180,10 +181,13 @@ class Manager:
         """Note beats that changed and participants that are new, from one LIST, when it is time for it."""
         now = self._clock()
         every_s = min(EAGER_SCAN_S, self._scan_every_s) if now - self._begun_at < EAGER_S else self._scan_every_s
-        if self._scanned_at is not None and now - self._scanned_at < every_s:
+        unseen_s = every_s if self._scanned_at is None else now - self._scanned_at
+        if unseen_s < every_s:
             return
         seen = {self.keys.status_participant(i.key): i.e_tag for i in self._store.list(self.keys.statuses)}
         is_first = self._scanned_at is None
+        # Its clock stands still while it cannot see: an outage or a suspended process makes nobody silent.
+        self._begun_at += max(0.0, unseen_s - 2 * self._scan_every_s)
         self._scanned_at = now
         known = self.state.participants
         for name, e_tag in seen.items():
@@ -194,19 +198,22 @@ class Manager:
     def _read(self, observations: dict[str, int]) -> list[Incoming]:
         """New records of everyone who may still speak; silent ones are asked only when they beat."""
         state = self.state
+        heard = [
+            name
+            for name in sorted({*state.participants, *observations})
+            if name in observations or state.participants[name].is_heard(state.now, state.flow.silence_s)
+        ]
+        return [incoming for found in fetch_all(self._store, self._read_outbox, heard) for incoming in found]
+
+    def _read_outbox(self, name: str) -> list[Incoming]:
+        """What is new in one outbox, at most ``RECORDS_A_TICK``."""
+        start = self.state.cursor_of(name)
         found: list[Incoming] = []
-        for name in sorted({*state.participants, *observations}):
-            participant = state.participants.get(name)
-            if participant is not None:
-                is_quiet = participant.is_silent(state.now, state.flow.silence_s) and name not in observations
-                if participant.left or participant.quarantined or is_quiet:
-                    continue
-            start = participant.cursor if participant else 0
-            for seq in range(start, start + RECORDS_A_TICK):
-                incoming = read_incoming(self._store, self.keys, name, seq)
-                if incoming is None:
-                    break
-                found.append(incoming)
+        while len(found) < RECORDS_A_TICK:
+            incoming = read_incoming(self._store, self.keys, name, start + len(found))
+            if incoming is None:
+                break
+            found.append(incoming)
         return found
 
     def _snapshot_when_due(self) -> None:
@@ -239,11 +246,12 @@ def run_manager(
     pace = Pace(store.url)
     status = r.Status(participant=NAME, role="manager", state="starting")
     outage = _Outage(clock)
+    is_told = stop.is_set if stop is not None else lambda: False
     with Beat(store, manager.keys, status, every_s=beat_every_s(store.url, config.dataflow.silence_s)) as beat:
         try:
-            while not outage.bears(manager.start):
+            while not is_told() and not outage.bears(manager.start):
                 sleep(outage.wait_s)
-            while not manager.stopped and not (stop is not None and stop.is_set()):
+            while not manager.stopped and not is_told():
                 if outage.bears(lambda: _tick(manager, pace, beat)):
                     sleep(pace.next_s())
                 else:

@@ -37,7 +37,15 @@ class Participant(msgspec.Struct):
 
     def is_silent(self, now: float, silence_s: float) -> bool:
         """No beat for longer than ``silence_s``, or known to be dead."""
-        return self.lost or now - self.heard_at > silence_s
+        return self.lost or self.is_quiet(now, silence_s)
+
+    def is_quiet(self, now: float, silence_s: float) -> bool:
+        """No beat for longer than ``silence_s``; the last words of one that is known to be dead may still come."""
+        return now - self.heard_at > silence_s
+
+    def is_heard(self, now: float, silence_s: float) -> bool:
+        """Its outbox is worth a look even though its beat did not change."""
+        return not (self.left or self.quarantined or self.is_quiet(now, silence_s))
 
     def is_gone(self, now: float, silence_s: float) -> bool:
         """Nothing more is to be expected of it."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 
 from astraflow import records as r
 from astraflow.config import RunConfig
+from astraflow.dataflow.fetch import fetch_all, reads_at_once
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.step import Incoming, step
 from storage.errors import DataError, NotFound
 from storage.keys import RunKeys
+from storage.log import NumberedLog
 from storage.store import ObjectStore
 
 SNAPSHOTS_TRIED = 3
@@ -36,20 +38,22 @@ def read_incoming(store: ObjectStore, keys: RunKeys, participant: str, seq: int)
 
 def read_inputs(store: ObjectStore, keys: RunKeys, state: RunState, record: r.DecisionRecord) -> list[Incoming]:
     """The outbox objects that a decision record took in, in its order. Raises ``DataError`` if one is missing."""
-    found: list[Incoming] = []
-    for name in sorted(record.cursors):
-        known = state.participants.get(name)
-        for seq in range(known.cursor if known else 0, record.cursors[name]):
-            incoming = read_incoming(store, keys, name, seq)
-            if incoming is None:
-                raise DataError(
-                    "a decision took this record in, and it is not there",
-                    where=keys.outbox(name, seq),
-                    remedy="The run's logs are damaged; restore the object from a copy of the bucket",
-                    kind="log",
-                )
-            found.append(incoming)
-    return found
+    wanted = [
+        (name, seq) for name in sorted(record.cursors) for seq in range(state.cursor_of(name), record.cursors[name])
+    ]
+    return fetch_all(store, lambda item: _read_taken(store, keys, *item), wanted)
+
+
+def _read_taken(store: ObjectStore, keys: RunKeys, name: str, seq: int) -> Incoming:
+    incoming = read_incoming(store, keys, name, seq)
+    if incoming is None:
+        raise DataError(
+            "a decision took this record in, and it is not there",
+            where=keys.outbox(name, seq),
+            remedy="The run's logs are damaged; restore the object from a copy of the bucket",
+            kind="log",
+        )
+    return incoming
 
 
 def fold(state: RunState, record: r.DecisionRecord, inputs: list[Incoming]) -> None:
@@ -69,13 +73,13 @@ def fold(state: RunState, record: r.DecisionRecord, inputs: list[Incoming]) -> N
 
 def read_decisions(store: ObjectStore, keys: RunKeys, start: int) -> Iterator[r.DecisionRecord]:
     """The decisions log from number ``start`` to its present end."""
-    for seq in itertools.count(start):
-        key = keys.decision(seq)
-        try:
-            data = store.get(key)
-        except NotFound:
-            return
-        yield r.decode(data, r.DecisionRecord, where=key)
+    log = NumberedLog(store, keys.decision)
+    width = reads_at_once(store)
+    for first in itertools.count(start, width):
+        for seq, data in enumerate(fetch_all(store, log.read, range(first, first + width)), start=first):
+            if data is None:
+                return
+            yield r.decode(data, r.DecisionRecord, where=log.key(seq))
 
 
 def newest_snapshot(store: ObjectStore, keys: RunKeys, config: RunConfig) -> RunState:

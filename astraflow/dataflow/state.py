@@ -95,6 +95,11 @@ class RunState:
     def draining(self) -> bool:
         return self.ledger.draining_since is not None
 
+    def cursor_of(self, participant: str) -> int:
+        """The next unread number of an outbox."""
+        known = self.participants.get(participant)
+        return known.cursor if known else 0
+
     def load(self, policy: str) -> int:
         """Parts of a policy that are leased, ready, or batched and not consumed."""
         queue = self.policies[policy]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,6 +21,9 @@ from astraflow.dataflow.policy_queue import PolicyQueue
 from astraflow.dataflow.state import RunState
 from storage.keys import RunKeys
 
+LARGEST = 2**31 - 1
+"""The largest number that a fact may carry: what the trajectory schema's columns hold."""
+_TARGET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 WISHES = ("drain", "lost", "pause", "resume", "stop")
 
 
@@ -48,7 +52,7 @@ def refusal(state: RunState, participant: str, record: r.FactRecord) -> str:
         for fact in record.facts:
             _CHECKS[type(fact)](check, fact)
     except _Refusal as refused:
-        return str(refused)
+        return str(refused)[:500]
     return ""
 
 
@@ -72,7 +76,7 @@ def _pool_joined(check: _Check, fact: r.PoolJoined) -> None:
     _need(check.role in ("", "pool"), "a trainer cannot join as a pool")
     _need(fact.protocol == r.PROTOCOL, f"protocol {fact.protocol} is not {r.PROTOCOL}")
     _need(not data_hash or fact.data_hash == data_hash, "the pool reads another data set")
-    _need(fact.capacity >= 1, f"capacity {fact.capacity} is not positive")
+    _need(1 <= fact.capacity <= LARGEST, f"capacity {fact.capacity} is not possible")
     for policy in fact.policies:
         _queue(check, policy)
     check.role, check.policies = "pool", fact.policies
@@ -147,7 +151,13 @@ def _columns(thing: r.PartsObject) -> None:
     _need(is_tiled, "the parts do not cover the rows once each")
     _need(all(map(math.isfinite, thing.rewards)), "a reward is not finite")
     _need(all(map(operator.le, thing.version_min, thing.version_max)), "version_min above version_max")
-    _need(min(thing.prompt_tokens) >= 0 and min(thing.response_tokens) >= 0, "a negative length")
+    lengths = (
+        min(thing.prompt_tokens),
+        min(thing.response_tokens),
+        max(thing.prompt_tokens),
+        max(thing.response_tokens),
+    )
+    _need(min(lengths) >= 0 and max(lengths) <= LARGEST, "a length that is not possible")
 
 
 def _path(check: _Check, thing: r.PartsObject) -> None:
@@ -178,16 +188,22 @@ def _trained(check: _Check, policy: str) -> PolicyQueue:
 def _trainer_joined(check: _Check, fact: r.TrainerJoined) -> None:
     _trained(check, fact.policy)
     _need(fact.protocol == r.PROTOCOL, f"protocol {fact.protocol} is not {r.PROTOCOL}")
+    _incarnation(fact.incarnation)
     check.role, check.policies = "trainer", [fact.policy]
 
 
+def _incarnation(incarnation: int) -> None:
+    _need(0 <= incarnation <= LARGEST, f"incarnation {incarnation} is not possible")
+
+
 def _published(check: _Check, fact: r.Published) -> None:
+    _incarnation(fact.incarnation)
     _learn(check, _trained(check, fact.policy), fact)
 
 
 def _learn(check: _Check, queue: PolicyQueue, fact: r.Applied | r.Published) -> None:
     policy, version, step, digest = fact.policy, fact.version, fact.step, fact.digest
-    _need(version >= 0 and step >= 0, f"version {version} at step {step}")
+    _need(0 <= version <= LARGEST and step >= 0, f"version {version} at step {step} is not possible")
     if version < queue.floor:
         return
     known = queue.versions.get(version)
@@ -207,7 +223,9 @@ def _consumed(check: _Check, fact: r.Consumed) -> None:
     queue = _trained(check, fact.policy)
     _need(0 <= fact.batch < queue.formed, f"batch {fact.batch} of {fact.policy!r} does not exist")
     _need(fact.step == fact.batch + 1, f"batch {fact.batch} cannot be step {fact.step}")
-    _need(all(map(math.isfinite, fact.metrics.values())), "a metric is not finite")
+    _incarnation(fact.incarnation)
+    is_sane = all(abs(value) <= LARGEST**2 for value in fact.metrics.values())  # false for nan and inf, too
+    _need(is_sane and len(fact.metrics) <= 256, "metrics that are not finite, or too many")
     parts = queue.batches.get(fact.batch)
     if parts is not None:
         groups = {part.group for part in parts}
@@ -229,6 +247,8 @@ def _presence(check: _Check, fact: r.AnyFact) -> None:
 
 def _wanted(check: _Check, fact: r.Wanted) -> None:
     _need(fact.what in WISHES, f"{fact.what!r} is not a wish; there are: {', '.join(WISHES)}")
+    if fact.what in ("drain", "lost"):
+        _need(_TARGET.fullmatch(fact.target) is not None, f"{fact.target!r} is no participant")
     if fact.what in ("pause", "resume") and fact.target:
         _queue(check, fact.target)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -78,7 +79,7 @@ def _live(life: Life) -> None:
             if batch is None:
                 reason = tenure.feed.end_reason or "drained"
                 break
-            loaded = loader.load(batch)
+            loaded = life.persist(partial(loader.load, batch), f"reading batch {n}")
             loader.prepare(tenure.feed.get(n + 1))
             began_s = time.monotonic()
             commit_point("trainer.before_step")

@@ -7,9 +7,8 @@ same batch must give the same sequences whenever it is trained again.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from astraflow.records import Batched
 from astraflow.trainer.versions import VersionSteps
 from astraflow.trajectory import SCHEMA
 from storage import open_store
-from storage.errors import DataError, NotFound, StoreError
+from storage.errors import DataError, NotFound
 from storage.store import ObjectStore
 from storage.tables import read_table
 
@@ -39,7 +38,6 @@ COLUMNS = (
 )
 _SCHEMA = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 OBJECTS_KEPT = 64
-READ_TRIES = 5
 
 Ints = npt.NDArray[np.int64]
 
@@ -128,18 +126,19 @@ class PartReader:
         *,
         vocabulary: int,
         context: int,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._root = store
         self._versions = versions
         self._vocabulary = vocabulary
         self._context = context
-        self._sleep = sleep
         self._stores: dict[str, ObjectStore] = {"": store}
         self._objects: OrderedDict[tuple[str, str, str], _Columns | str] = OrderedDict()
 
     def load(self, batch: Batched, skip: Collection[int] = ()) -> LoadedBatch:
-        """The usable parts of ``batch``. Groups in ``skip`` are left out, as they were when it was first trained."""
+        """The usable parts of ``batch``. Groups in ``skip`` are left out, as they were when it was first trained.
+
+        Raises ``StoreError`` if the store does not answer; then the same call may be made again.
+        """
         parts: list[Part] = []
         skipped: dict[int, str] = {}
         for entry, group in enumerate(batch.groups):
@@ -227,17 +226,11 @@ class PartReader:
     def _read(self, store_url: str, path: str, digest: str) -> _Columns | str:
         if store_url not in self._stores:
             self._stores[store_url] = open_store(store_url)
-        for attempt in range(READ_TRIES):
-            try:
-                return _Columns.of(read_table(self._stores[store_url], path, hash=digest, columns=COLUMNS))
-            except NotFound:
-                return f"missing: {path}"
-            except DataError as error:
-                return f"{error.kind or 'undecodable'}: {path}"
-            except _Unusable as error:
-                return f"undecodable: {error}"
-            except StoreError as error:
-                if error.kind != "unreachable" or attempt == READ_TRIES - 1:
-                    raise
-                self._sleep(0.2 * 2**attempt)
-        raise AssertionError("the last try returned or raised")
+        try:
+            return _Columns.of(read_table(self._stores[store_url], path, hash=digest, columns=COLUMNS))
+        except NotFound:
+            return f"missing: {path}"
+        except DataError as error:
+            return f"{error.kind or 'undecodable'}: {path}"
+        except _Unusable as error:
+            return f"undecodable: {error}"

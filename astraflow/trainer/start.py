@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def begin(life: Life) -> Tenure | None:
     mark = life.persist(lambda: checkpoints.newest(step=done), "finding a checkpoint")
     tenure = _office(life, publisher, checkpoints, mark)
     while True:
-        tenure.feed.poll()
+        life.persist(tenure.feed.poll, "reading decisions")
         if head is not None:
             if tenure.feed.end_reason == "stopped":
                 return None
@@ -184,7 +185,9 @@ def _model_folder(life: Life, *, download: bool) -> Path:
 def catch_up(life: Life, tenure: Tenure, head: Manifest) -> None:
     """Train the recorded batches up to ``head.batch`` again, as they were trained, without publishing."""
     learner = tenure.learner
-    recorded = recorded_skips(tenure.versions, head, first=learner.step)
+    recorded = life.persist(
+        lambda: recorded_skips(tenure.versions, head, first=learner.step), "reading which parts were skipped"
+    )
     while learner.step <= head.batch:
         n = learner.step
         batch = tenure.feed.get(n)
@@ -196,7 +199,7 @@ def catch_up(life: Life, tenure: Tenure, head: Manifest) -> None:
                 kind="batch",
             )
         life.say("training recorded batches again", step=float(n), until=float(head.batch))
-        loaded = tenure.reader.load(batch, skip=recorded.get(n, ()))
+        loaded = life.persist(partial(tenure.reader.load, batch, recorded.get(n, ())), f"reading batch {n}")
         result = train_batch(learner, loaded)
         tenure.metrics = result.metrics
         tenure.note_skipped(n, list(loaded.skipped))

@@ -57,7 +57,8 @@ class Demonstrations:
                 remedy="Remove the warmup, or give the workflow a demonstrate(problem, rng)",
                 kind="warmup",
             )
-        table = read_table(life.store, life.keys.problems(life.config.data_hash))
+        key = life.keys.problems(life.config.data_hash)
+        table = life.persist(lambda: read_table(life.store, key), "reading the problems")
         return cls(life, Renderer(tokenizer), workflow, problems_from_table(table))
 
     def draw(self, count: int, rng: random.Random) -> dict[str, list[Sequence]]:

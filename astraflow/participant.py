@@ -64,7 +64,12 @@ class DecisionsReader:
         """The records that are there from the cursor on, at most ``limit``; moves the cursor behind them."""
         records: list[tuple[int, DecisionRecord]] = []
         while len(records) < limit:
-            data = self._log.read(self.cursor)
+            try:
+                data = self._log.read(self.cursor)
+            except StoreError:
+                if not records:
+                    raise
+                break  # the cursor has passed those already: they must be returned
             if data is None:
                 break
             records.append((self.cursor, decode(data, DecisionRecord, where=self._log.key(self.cursor))))

@@ -11,8 +11,6 @@ import threading
 import uuid
 from collections.abc import Sequence
 
-from storage.log import NumberedLog
-
 from astraflow.records import (
     AnyFact,
     DecisionRecord,
@@ -24,6 +22,7 @@ from astraflow.records import (
 )
 from storage.errors import StoreError
 from storage.keys import RunKeys
+from storage.log import NumberedLog
 from storage.store import ObjectStore
 
 

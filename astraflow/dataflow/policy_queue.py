@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from astraflow.dataflow.parts import Part
+from astraflow.dataflow.parts import Part, PartRows
 
 FORGOTTEN_STEP = -1
 """The step of a version that is too old to be remembered."""
@@ -94,9 +94,23 @@ class PolicyQueue(msgspec.Struct):
             del self.versions[version]
             self.floor = version + 1
 
-    def admit(self, part: Part) -> None:
+    def admit(self, group: int, problem: int, rows: PartRows) -> None:
         """A part becomes ready."""
-        self.ready[part.group] = part
+        thing = rows.object
+        version = min(rows.versions_min)
+        self.ready[group] = Part(
+            group=group,
+            problem=problem,
+            path=thing.path,
+            store=thing.store,
+            hash=thing.hash,
+            row_start=rows.start,
+            row_count=rows.stop - rows.start,
+            version=version,
+            step=self.step_of(version),
+            tokens=sum(rows.response_tokens),
+            arrival=self.admitted,
+        )
         self.admitted += 1
         self.drawn += 1
         self.window.produced += 1

@@ -9,7 +9,6 @@ A snapshot holds the whole state as JSON and comes back exactly, order of dictio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -17,35 +16,14 @@ from astraflow import records as r
 from astraflow.config import RunConfig
 from astraflow.dataflow.algorithms import Algorithms, load_algorithms
 from astraflow.dataflow.leases import LeaseBook
+from astraflow.dataflow.ledger import Ledger, decode_ledger
 from astraflow.dataflow.participants import AppliedVersion, Participant
-from astraflow.dataflow.parts import Arrival, Part, PartRows
+from astraflow.dataflow.parts import Arrival, PartRows
 from astraflow.dataflow.policy_queue import PolicyQueue, Window
 from storage.errors import DataError
 
-SNAPSHOT_FORMAT = 1
 RETURNING = ("stale", "skipped")
 """Drops whose problem is leased again in a new group."""
-
-
-class Ledger(msgspec.Struct):
-    """What a snapshot holds. Field names are the stored format."""
-
-    format: int = SNAPSHOT_FORMAT
-    seq: int = -1  # the last decision record that is folded in
-    epoch: int = 0
-    now: float = 0.0
-    config_hash: str = ""
-    code: str = ""
-    data_hash: str = ""
-    policies: dict[str, PolicyQueue] = {}
-    participants: dict[str, Participant] = {}
-    leases: LeaseBook = msgspec.field(default_factory=LeaseBook)
-    paused: bool = False
-    drain_reason: str = ""
-    draining_since: float | None = None
-    stopped: bool = False
-    curator: dict[str, Any] = {}
-    replays: dict[str, dict[str, Any]] = {}
 
 
 class Handback(msgspec.Struct, frozen=True):
@@ -272,7 +250,7 @@ class RunState:
             self.participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
                 queue = self.policies[policy]
-                queue.admit(_part(group, found.problem, rows, queue))
+                queue.admit(group, found.problem, rows)
                 self.algorithms.curator.observe(found.problem, rows)
 
     def _arrival(self, group: int, attempt: int, participant: str) -> Arrival:
@@ -333,36 +311,8 @@ class RunState:
     def restore(cls, config: RunConfig, data: bytes, *, where: str) -> RunState:
         """Inverse of ``snapshot``. Raises ``DataError`` if ``data`` is not a snapshot of this format."""
         state = cls(config)
-        try:
-            ledger = msgspec.json.decode(data, type=Ledger)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise _unusable(f"not a snapshot: {error}", where) from error
-        if ledger.format != SNAPSHOT_FORMAT or sorted(ledger.policies) != state.names:
-            raise _unusable("a snapshot of another format or other policies", where)
-        state.ledger = ledger
+        ledger = state.ledger = decode_ledger(data, state.names, where=where)
         state.algorithms.curator.restore(ledger.curator)
         for name, replay in state.algorithms.replays.items():
             replay.restore(ledger.replays.get(name, {}))
         return state
-
-
-def _part(group: int, problem: int, rows: PartRows, queue: PolicyQueue) -> Part:
-    thing = rows.object
-    version = min(rows.versions_min)
-    return Part(
-        group=group,
-        problem=problem,
-        path=thing.path,
-        store=thing.store,
-        hash=thing.hash,
-        row_start=rows.start,
-        row_count=rows.stop - rows.start,
-        version=version,
-        step=queue.step_of(version),
-        tokens=sum(rows.response_tokens),
-        arrival=queue.admitted,
-    )
-
-
-def _unusable(what: str, where: str) -> DataError:
-    return DataError(what, where=where, remedy="An older snapshot or the whole log is folded instead", kind="snapshot")

@@ -11,10 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow import records as r
+from astraflow.dataflow.admission import is_awaited, is_told, lease_need, pools_with_room
+from astraflow.dataflow.batching import (
+    fresh_wanted,
+    kept_groups,
+    make_batch,
+    stale_groups,
+    surplus_groups,
+    unfit_reason,
+)
 from astraflow.dataflow.figures import load_figures
 from astraflow.dataflow.participants import Participant
-from astraflow.dataflow.parts import Arrival, Part
-from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.parts import Arrival
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.validate import refusal
 
@@ -133,33 +141,11 @@ def _sift(turn: Turn, policy: str, won: Sequence[tuple[int, Arrival]]) -> None:
     """Drop what of the newly admitted parts will never be trained on."""
     drops: dict[str, list[int]] = {}
     for group, arrival in won:
-        reason = _unfit(turn.state, policy, group, arrival)
+        reason = unfit_reason(turn.state, policy, group, arrival)
         if reason:
             drops.setdefault(reason, []).append(group)
     for reason, groups in drops.items():
         turn.drop(policy, groups, reason)
-
-
-def _unfit(state: RunState, policy: str, group: int, arrival: Arrival) -> str:
-    queue = state.policies[policy]
-    if queue.frozen:
-        return "frozen"
-    rows = arrival.parts.get(policy)
-    if rows is None:
-        return "absent"
-    if queue.ended:
-        return "ended"
-    if _is_stale(queue.ready[group], queue.formed, state.flow.max_staleness):
-        return "stale"
-    for reason, filter_ in state.algorithms.filters.items():
-        if not filter_.keep(rows):
-            return reason
-    return ""
-
-
-def _is_stale(part: Part, n: int, max_staleness: int) -> bool:
-    """Batch ``n`` is trained at step ``n``."""
-    return part.step < 0 or n - part.step > max_staleness
 
 
 def _drop_skipped(turn: Turn) -> None:
@@ -238,11 +224,7 @@ def _drop_ended(turn: Turn) -> None:
     """A policy whose trainer has ended will use nothing more."""
     for policy, queue in turn.state.policies.items():
         if queue.ended:
-            turn.drop(policy, _kept(queue), "ended")
-
-
-def _kept(queue: PolicyQueue) -> list[int]:
-    return [*queue.ready, *(part.group for n in sorted(queue.batches) for part in queue.batches[n])]
+            turn.drop(policy, kept_groups(queue), "ended")
 
 
 def _form_batches(turn: Turn) -> None:
@@ -252,59 +234,19 @@ def _form_batches(turn: Turn) -> None:
     for policy, size in state.batch_size.items():
         queue = state.policies[policy]
         while queue.is_live and not state.draining:
-            n = queue.formed
-            turn.drop(
-                policy, [g for g, part in queue.ready.items() if _is_stale(part, n, state.flow.max_staleness)], "stale"
-            )
-            fresh = _fresh_wanted(state, policy, size)
-            if n >= state.steps[policy] or n - queue.consumed > ahead or fresh == 0:
+            turn.drop(policy, stale_groups(state, policy), "stale")
+            fresh = fresh_wanted(state, policy, size)
+            if queue.formed >= state.steps[policy] or queue.unconsumed > ahead or fresh == 0:
                 break
-            turn.decide(_batch(state, policy, fresh))
+            turn.decide(make_batch(state, policy, fresh))
             if queue.paused and queue.pause_reason.startswith(BARREN):
                 turn.decide(r.Resumed(policy=policy))
 
 
-def _fresh_wanted(state: RunState, policy: str, size: int) -> int:
-    """Fresh parts of the next batch; 0 if it cannot be formed now."""
-    queue = state.policies[policy]
-    wanted = size - state.algorithms.replays[policy].supply(queue.formed)
-    if len(queue.ready) >= wanted:
-        return wanted
-    is_barren = queue.filtered >= state.flow.max_redraw * size
-    return len(queue.ready) if is_barren else 0
-
-
-def _batch(state: RunState, policy: str, fresh: int) -> r.Batched:
-    """Batch ``formed``: the first ``fresh`` ready parts by rank, then what replay adds."""
-    queue = state.policies[policy]
-    rank = state.algorithms.order.rank
-    parts = sorted(queue.ready.values(), key=rank)[:fresh]
-    parts += state.algorithms.replays[policy].mix(queue.formed)
-    where = {(part.path, part.store, part.hash): None for part in parts}
-    index = {key: i for i, key in enumerate(where)}
-    return r.Batched(
-        policy=policy,
-        n=queue.formed,
-        paths=[path for path, _, _ in where],
-        stores=[store for _, store, _ in where],
-        hashes=[digest for _, _, digest in where],
-        groups=[part.group for part in parts],
-        objects=[index[part.path, part.store, part.hash] for part in parts],
-        row_starts=[part.row_start for part in parts],
-        row_counts=[part.row_count for part in parts],
-        versions=[part.version for part in parts],
-    )
-
-
 def _drop_surplus(turn: Turn) -> None:
     """More ready parts than staleness lets anyone use: the oldest go."""
-    state = turn.state
-    for policy, size in state.batch_size.items():
-        ready = state.policies[policy].ready
-        excess = len(ready) - (state.flow.max_staleness + 1) * size
-        if excess > 0:
-            oldest = sorted(ready.values(), key=lambda part: (part.step, part.arrival))[:excess]
-            turn.drop(policy, [part.group for part in oldest], "surplus")
+    for policy in turn.state.batch_size:
+        turn.drop(policy, surplus_groups(turn.state, policy), "surplus")
 
 
 BARREN = "dynamic sampling filtered"
@@ -328,12 +270,7 @@ def _lease(turn: Turn) -> None:
     state = turn.state
     if state.ledger.paused or state.draining:
         return
-    able = [
-        (name, participant)
-        for name, participant in sorted(state.participants.items())
-        if participant.room > 0 and _is_able(state, participant)
-    ]
-    able.sort(key=lambda pool: -pool[1].room)
+    able = pools_with_room(state)
     for shares in (True, False):  # by share of room first; what the shares leave over goes to anyone
         rooms = sum(participant.room for _, participant in able)
         for name, participant in able:
@@ -343,30 +280,6 @@ def _lease(turn: Turn) -> None:
             rooms -= room
             if count > 0:
                 _grant(turn, name, count)
-
-
-def _is_able(state: RunState, participant: Participant) -> bool:
-    return participant.is_able(state.names, state.now, state.flow.silence_s) and participant.serves(state.names)
-
-
-def lease_need(state: RunState, pool: Participant) -> int:
-    """How many more groups this pool may be leased now."""
-    gaps = [_gap(state, policy, pool) for policy in state.batch_size if state.policies[policy].is_live]
-    if not gaps:
-        return 0
-    return max(0, min(gaps) if state.flow.coupling == "slowest" else max(gaps))
-
-
-def _gap(state: RunState, policy: str, pool: Participant) -> int:
-    """Fresh parts of the policy's next batches that this pool could still reach, less what is under way."""
-    queue = state.policies[policy]
-    if queue.paused:
-        return 0
-    behind = max(0, queue.newest_step - pool.applied[policy].step)
-    last = min(queue.consumed + state.flow.max_staleness + 1 - behind, state.steps[policy])
-    replay = state.algorithms.replays[policy]
-    bound = sum(state.batch_size[policy] - replay.supply(n) for n in range(queue.consumed, last))
-    return bound - state.load(policy)
 
 
 def _grant(turn: Turn, name: str, count: int) -> None:
@@ -416,29 +329,12 @@ def _end_run(turn: Turn) -> None:
     if not state.draining:
         return
     late = [
-        name
-        for name, participant in state.participants.items()
-        if participant.role and not _is_told(state, participant)
+        name for name, participant in state.participants.items() if participant.role and not is_told(state, participant)
     ]
     if late:
         turn.decide(r.DrainRequested(participants=late, reason=state.ledger.drain_reason))
-    if any(_is_awaited(state, participant) for participant in state.participants.values()):
+    if any(is_awaited(state, participant) for participant in state.participants.values()):
         return
     for policy, queue in state.policies.items():
-        turn.drop(policy, [*state.leases.open, *_kept(queue)], "ended")
+        turn.drop(policy, [*state.leases.open, *kept_groups(queue)], "ended")
     turn.decide(r.Stopped(reason=state.ledger.drain_reason))
-
-
-def _is_told(state: RunState, participant: Participant) -> bool:
-    """It has read that it shall drain, or will never read anything again."""
-    return participant.draining or participant.is_gone(state.now, state.flow.silence_s)
-
-
-def _is_awaited(state: RunState, participant: Participant) -> bool:
-    """Its last word is worth waiting for: pools hand back quickly, a trainer has a batch in hand."""
-    if not participant.role or participant.is_gone(state.now, state.flow.silence_s):
-        return False
-    patience_s = state.flow.drain_s + state.flow.silence_s
-    if participant.role == "trainer" and not state.policies[participant.name].ended:
-        patience_s += state.config.trainer_of(participant.name).batch_timeout_s
-    return state.now - (state.ledger.draining_since or 0.0) <= patience_s

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from astraflow import records as r
+from astraflow.dataflow import batching
 from astraflow.dataflow import step as steps
 from astraflow.dataflow.leases import LeaseBook, OpenGroup
 from astraflow.dataflow.manager import Manager
@@ -35,7 +36,7 @@ def test_staleness_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def is_stale(part: Part, n: int, max_staleness: int) -> bool:
         return part.step < 0 or n - part.step > max_staleness + 1
 
-    monkeypatch.setattr(steps, "_is_stale", is_stale)
+    monkeypatch.setattr(batching, "is_stale", is_stale)
     assert "lag" in _assert_found()
 
 

@@ -1,0 +1,60 @@
+"""Who may be leased how much, and who is still waited for: questions about the state that change nothing.
+
+A pool is leased more of a policy while what is under way (leased, ready, batched) is less than what the trainer
+can still use: the fresh parts of its next ``max_staleness + 1 - behind`` batches, ``behind`` being how many steps
+the pool's weights are old.
+"""
+
+from __future__ import annotations
+
+from astraflow.dataflow.participants import Participant
+from astraflow.dataflow.state import RunState
+
+
+def pools_with_room(state: RunState) -> list[tuple[str, Participant]]:
+    """Pools that can play the workflow now and have room, most room first."""
+    able = [
+        (name, participant)
+        for name, participant in sorted(state.participants.items())
+        if participant.room > 0 and _is_able(state, participant)
+    ]
+    return sorted(able, key=lambda pool: -pool[1].room)
+
+
+def _is_able(state: RunState, participant: Participant) -> bool:
+    return participant.is_able(state.names, state.now, state.flow.silence_s) and participant.serves(state.names)
+
+
+def lease_need(state: RunState, pool: Participant) -> int:
+    """How many more groups this pool may be leased now."""
+    gaps = [_gap(state, policy, pool) for policy in state.batch_size if state.policies[policy].is_live]
+    if not gaps:
+        return 0
+    return max(0, min(gaps) if state.flow.coupling == "slowest" else max(gaps))
+
+
+def _gap(state: RunState, policy: str, pool: Participant) -> int:
+    """Fresh parts of the policy's next batches that this pool could still reach, less what is under way."""
+    queue = state.policies[policy]
+    if queue.paused:
+        return 0
+    behind = max(0, queue.newest_step - pool.applied[policy].step)
+    last = min(queue.consumed + state.flow.max_staleness + 1 - behind, state.steps[policy])
+    replay = state.algorithms.replays[policy]
+    bound = sum(state.batch_size[policy] - replay.supply(n) for n in range(queue.consumed, last))
+    return bound - state.load(policy)
+
+
+def is_told(state: RunState, participant: Participant) -> bool:
+    """It has read that it shall drain, or will never read anything again."""
+    return participant.draining or participant.is_gone(state.now, state.flow.silence_s)
+
+
+def is_awaited(state: RunState, participant: Participant) -> bool:
+    """Its last word is worth waiting for: pools hand back quickly, a trainer has a batch in hand."""
+    if not participant.role or participant.is_gone(state.now, state.flow.silence_s):
+        return False
+    patience_s = state.flow.drain_s + state.flow.silence_s
+    if participant.role == "trainer" and not state.policies[participant.name].ended:
+        patience_s += state.config.trainer_of(participant.name).batch_timeout_s
+    return state.now - (state.ledger.draining_since or 0.0) <= patience_s

@@ -1,0 +1,82 @@
+"""Which parts can be trained on, and what the next batch is made of: questions about the state that change nothing."""
+
+from __future__ import annotations
+
+from astraflow import records as r
+from astraflow.dataflow.parts import Arrival, Part
+from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.state import RunState
+
+
+def kept_groups(queue: PolicyQueue) -> list[int]:
+    """Groups whose part is ready, or batched and not consumed."""
+    return [*queue.ready, *(part.group for n in sorted(queue.batches) for part in queue.batches[n])]
+
+
+def stale_groups(state: RunState, policy: str) -> list[int]:
+    """Ready parts that not even the next batch may use."""
+    queue = state.policies[policy]
+    return [g for g, part in queue.ready.items() if is_stale(part, queue.formed, state.flow.max_staleness)]
+
+
+def surplus_groups(state: RunState, policy: str) -> list[int]:
+    """The oldest ready parts, where there are more than staleness lets anyone use."""
+    ready = state.policies[policy].ready
+    excess = len(ready) - (state.flow.max_staleness + 1) * state.batch_size[policy]
+    oldest = sorted(ready.values(), key=lambda part: (part.step, part.arrival))
+    return [part.group for part in oldest[: max(0, excess)]]
+
+
+def is_stale(part: Part, n: int, max_staleness: int) -> bool:
+    """Batch ``n`` is trained at step ``n``."""
+    return part.step < 0 or n - part.step > max_staleness
+
+
+def unfit_reason(state: RunState, policy: str, group: int, arrival: Arrival) -> str:
+    """Why the newly admitted part will never be trained on; empty if it may be."""
+    queue = state.policies[policy]
+    if queue.frozen:
+        return "frozen"
+    rows = arrival.parts.get(policy)
+    if rows is None:
+        return "absent"
+    if queue.ended:
+        return "ended"
+    if is_stale(queue.ready[group], queue.formed, state.flow.max_staleness):
+        return "stale"
+    for reason, filter_ in state.algorithms.filters.items():
+        if not filter_.keep(rows):
+            return reason
+    return ""
+
+
+def fresh_wanted(state: RunState, policy: str, size: int) -> int:
+    """Fresh parts of the next batch; 0 if it cannot be formed now."""
+    queue = state.policies[policy]
+    wanted = size - state.algorithms.replays[policy].supply(queue.formed)
+    if len(queue.ready) >= wanted:
+        return wanted
+    is_barren = queue.filtered >= state.flow.max_redraw * size
+    return len(queue.ready) if is_barren else 0
+
+
+def make_batch(state: RunState, policy: str, fresh: int) -> r.Batched:
+    """Batch ``formed``: the first ``fresh`` ready parts by rank, then what replay adds."""
+    queue = state.policies[policy]
+    rank = state.algorithms.order.rank
+    parts = sorted(queue.ready.values(), key=rank)[:fresh]
+    parts += state.algorithms.replays[policy].mix(queue.formed)
+    where = {(part.path, part.store, part.hash): None for part in parts}
+    index = {key: i for i, key in enumerate(where)}
+    return r.Batched(
+        policy=policy,
+        n=queue.formed,
+        paths=[path for path, _, _ in where],
+        stores=[store for _, store, _ in where],
+        hashes=[digest for _, _, digest in where],
+        groups=[part.group for part in parts],
+        objects=[index[part.path, part.store, part.hash] for part in parts],
+        row_starts=[part.row_start for part in parts],
+        row_counts=[part.row_count for part in parts],
+        versions=[part.version for part in parts],
+    )

@@ -20,6 +20,7 @@ from astraflow.trainer.loop import run_trainer
 from astraflow.trainer.losses import Grpo
 from astraflow.trainer.step import Learner, new_optimizer
 from astraflow.trainer.versions import VersionSteps
+from storage.memory import FaultPlan, MemoryStore
 
 STEPS = 6
 POINTS = [name for name in commit_points.COMMIT_POINTS if name.startswith("trainer.")]
@@ -205,4 +206,28 @@ def test_a_real_kill(make_run, straight, at, tmp_path):
     first = subprocess.run([*command, "00"], env={**os.environ, "ASTRAFLOW_KILL_AT": at}, check=False)
     assert first.returncode == -signal.SIGKILL
     assert subprocess.run([*command, "01"], check=False).returncode == 0
+    check_equal(run, straight)
+
+
+def over(run, store):
+    """The same run through another way to its store."""
+    return type(run)(store, run.config, run.keys)
+
+
+def test_a_store_that_errs_costs_no_step(make_run, straight):
+    run = recorded(make_run, "faulty", url=f"memory://faulty-{os.getpid()}")
+    plan = FaultPlan(seed=5, error_before=0.04, lost_answer=0.04, duplicate=0.04)
+    assert isinstance(run.store, MemoryStore)
+    life = 0
+    faulty = over(run, run.store.client(plan))
+    assert killed_at(faulty, life, "trainer.after_manifest", 3)
+    live(faulty, life + 1)
+    check_equal(run, straight)
+
+
+@pytest.mark.s3
+def test_killed_and_resumed_over_s3(make_run, straight, s3_store_url):
+    run = recorded(make_run, "far", url=s3_store_url)
+    assert killed_at(run, 0, "trainer.after_consumed", 3)
+    live(run, 1)
     check_equal(run, straight)

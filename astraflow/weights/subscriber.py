@@ -39,6 +39,7 @@ class Subscriber:
         self._newest = -1
         self._held: Manifest | None = None
         self._replica: Replica | None = None
+        self._changed: set[str] = set()  # since the last update that was returned, over fetches that failed too
 
     @property
     def version(self) -> int:
@@ -89,22 +90,22 @@ class Subscriber:
 
     def _follow(self, plan: CatchUp) -> WeightUpdate:
         """Carry out a plan; the copy counts as held again after each manifest whose digest it has."""
-        changed: set[str] = set()
         with closing(downloads(self._store, self._blobs_of(plan))) as blobs:
             if plan.snapshot:
                 self._load(plan.snapshot, islice(blobs, len(plan.snapshot.snapshot)))
-                changed |= self._copy.layout.names
             for delta in plan.deltas:
-                changed |= self._step(delta, islice(blobs, len(delta.delta)))
+                self._step(delta, islice(blobs, len(delta.delta)))
         assert self._held is not None, "a plan ends with a manifest that was accepted, or is empty and one is held"
         aliases = self._copy.layout.aliases
+        changed = self._changed | {alias for alias, name in aliases.items() if name in self._changed}
+        self._changed = set()
         return WeightUpdate(
             policy=self._policy,
             version=self._held.version,
             step=self._held.step,
             digest=self._held.digest,
             tensors=self._copy.tensors(),
-            changed=frozenset(changed | {alias for alias, name in aliases.items() if name in changed}),
+            changed=frozenset(changed),
             payload_bytes=plan.size_bytes,
         )
 
@@ -130,6 +131,7 @@ class Subscriber:
             for stored in stored_blocks:
                 self._write(copy, stored, where)
         self._accept(manifest)
+        self._changed = set(self._copy.layout.names)
 
     def _replica_for(self, layout: Layout | None, manifest: Manifest, where: str) -> Replica:
         """The copy that there is, if it has the snapshot's layout, else a new one."""
@@ -139,7 +141,7 @@ class Subscriber:
             return self._replica
         return Replica(layout)
 
-    def _step(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> set[str]:
+    def _step(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Apply one delta, once it has come whole; every base is compared before a byte is written."""
         copy = self._copy
         if copy.layout.digest != manifest.layout or copy.root() != manifest.base_digest:
@@ -151,15 +153,13 @@ class Subscriber:
                 if not 0 <= record.block < len(copy.digests) or record.base != copy.digests[record.block]:
                     raise _wrong(f"block {record.block} of the copy is not this delta's base", where, "base")
         self._held = None
-        changed: set[str] = set()
         for where, _, stored_blocks in read:
             for stored in stored_blocks:
-                changed |= self._write(copy, stored, where)
+                self._write(copy, stored, where)
         self._accept(manifest)
-        return changed
 
-    def _write(self, copy: Replica, stored: StoredBlock, where: str) -> set[str]:
-        """Decode a block and write it into the copy, hash the result; the names of tensors that it changed."""
+    def _write(self, copy: Replica, stored: StoredBlock, where: str) -> None:
+        """Decode a block, write it into the copy, hash the result; note the tensors that it changes."""
         record = stored.record
         if not 0 <= record.block < len(copy.layout.blocks):
             raise _wrong(f"there is no block {record.block}", where, "container")
@@ -169,11 +169,10 @@ class Subscriber:
             record.kind, record.changed, stored.streams, size=block.size, word=words.dtype, where=where
         )
         pieces = copy.layout.pieces(block)
-        changed = {piece.name for piece in pieces if change.touches(words, piece.start, piece.stop)}
+        self._changed.update(piece.name for piece in pieces if change.touches(words, piece.start, piece.stop))
         change.write(words)
         if copy.rehash(block) != record.result:
             raise _wrong(f"block {record.block} has another digest after its update", where, "digest")
-        return changed
 
     def _accept(self, manifest: Manifest) -> None:
         """All blocks together must have the manifest's digest; then the copy is that version."""

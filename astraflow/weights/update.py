@@ -13,8 +13,8 @@ class WeightUpdate:
 
     ``tensors`` holds every tensor of the policy (tied names share one tensor). They are the subscriber's own
     buffers: read them, never write, and only until its next ``fetch``. ``changed`` names the tensors that
-    differ from what the subscriber held before (all of them at first): an engine that has the version before
-    may copy only these. ``payload_bytes`` were downloaded for it.
+    may differ from the update that ``fetch`` returned before (all of them at first): an engine that loaded
+    that one may copy only these. ``payload_bytes`` were downloaded for it.
     """
 
     policy: str

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from astraflow.weights.catch_up import plan_catch_up
+from astraflow.weights.container import read_blob
 from astraflow.weights.manifest import Blob, Manifest
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.subscriber import Subscriber
@@ -168,6 +169,8 @@ def test_large_versions_are_cut_into_several_blobs() -> None:
     out, reader = publisher(store, blob_bytes=300), Subscriber(store, KEYS, "solver")
     first = out.publish(weights, step=0, incarnation=0, batch=-1)
     assert len(first.snapshot) == 4
+    keys = [KEYS.version("solver", 0) + blob.name for blob in first.snapshot]
+    assert [read_blob(store.get(key), where=key)[0].layout is None for key in keys] == [False, True, True, True]
     assert same(reader.fetch(0), weights)
     nudge(weights, np.random.default_rng(0), share=0.9)
     second = out.publish(weights, step=1, incarnation=0, batch=0)

@@ -144,14 +144,14 @@ def test_a_wrong_delta_never_becomes_the_held_version(change: Any, kind: str, un
     store, values = filled()
     reader = Subscriber(store, KEYS, "solver")
     buffer = reader.fetch(1).tensors["a"].view(torch.uint16)
-    store.delete(blob_key(store, 0, "snapshot"))  # no way back
+    store.delete(KEYS.manifest("solver", 0))  # no way back
     rewrite(store, 2, "delta", change)
     with pytest.raises((DataError, StoreError)) as caught:
         reader.fetch(2)
     assert caught.value.__context__ is not None
     assert getattr(caught.value.__context__, "kind", "") == kind
     assert torch.equal(buffer, values[1].view(torch.uint16)) == untouched
-    assert reader.version == -1
+    assert reader.version == (1 if untouched else -1)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,24 @@ def test_a_store_that_goes_away_between_deltas_leaves_whole_versions() -> None:
         assert torch.equal(reader.fetch(reader.version).tensors["a"], values[left // 3])
         reader = Subscriber(store, KEYS, "solver")
         reader.fetch(0)
+
+
+def test_what_a_failed_fetch_changed_is_not_forgotten() -> None:
+    store = Broken()
+    tensors = {name: torch.ones(100).bfloat16() for name in ("a", "b", "c", "d")}
+    out = Publisher(store, KEYS, "solver", anchor_every=100, block_elements=100)
+    for step, name in enumerate("dabc"):
+        tensors[name][step] = 2
+        out.publish(tensors, step=step, incarnation=0, batch=step - 1)
+    reader = Subscriber(store, KEYS, "solver")
+    reader.fetch(0)
+    store.left = 1
+    with pytest.raises(StoreError):
+        reader.fetch(3)
+    assert reader.version == 1
+    store.left = 10**9
+    assert reader.fetch(3).changed == {"a", "b", "c"}  # what was returned before is version 0
+    assert reader.fetch(3).changed == frozenset()
 
 
 def test_a_snapshot_that_breaks_off_leaves_nothing_held() -> None:

@@ -18,7 +18,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def s3_server(folder: Path, *, start_timeout_s: float = 60.0) -> Iterator[S3Serv
             env={name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         )
     try:
-        _wait_until_up(process, server.endpoint, log_path, start_timeout_s)
+        _wait_until_up(process, lambda: _ready(server, ports, folder), log_path, start_timeout_s)
         yield server
     finally:
         # Asked to end, it waits ten seconds for its own idle connections; its files need no farewell.
@@ -177,14 +177,14 @@ def _die_with_parent() -> list[str]:
     return [setpriv, "--pdeathsig", "TERM", "--"]
 
 
-def _wait_until_up(process: subprocess.Popen[bytes], endpoint: str, log: Path, timeout_s: float) -> None:
-    """Return once the server answers S3 requests (any HTTP status will do, but not 5xx)."""
+def _wait_until_up(process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path, timeout_s: float) -> None:
+    """Return once the server is ready."""
     deadline = time.monotonic() + timeout_s
     while True:
         if process.poll() is not None:
             what = f"the S3 server ended with code {process.returncode}: {_end_of(log)}"
             raise ServiceError(what, where=str(log), kind="died")
-        if _answers(endpoint):
+        if ready():
             return
         if time.monotonic() > deadline:
             what = f"the S3 server did not answer within {timeout_s:g} s: {_end_of(log)}"
@@ -192,14 +192,24 @@ def _wait_until_up(process: subprocess.Popen[bytes], endpoint: str, log: Path, t
         time.sleep(0.1)
 
 
-def _answers(endpoint: str) -> bool:
+def _ready(server: S3Server, ports: dict[str, int], folder: Path) -> bool:
+    """Whether S3 requests are answered and the master has found all volumes that lie in the folder.
+
+    After a restart the first comes seconds before the second; in between, reads fail.
+    """
     try:
-        with urllib.request.urlopen(endpoint, timeout=2):
-            return True
-    except urllib.error.HTTPError as error:
-        return error.code < 500
-    except OSError:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports['master.port']}/dir/status", timeout=2) as answer:
+            topology = json.load(answer)["Topology"]
+        with urllib.request.urlopen(server.endpoint, timeout=2):
+            pass
+    except urllib.error.HTTPError as error:  # an anonymous request is refused, by a server that is up
+        if error.code >= 500 or not error.url.startswith(server.endpoint):
+            return False
+    except (OSError, ValueError):
         return False
+    racks = [rack for center in topology["DataCenters"] or [] for rack in center["Racks"] or []]
+    nodes = [node for rack in racks for node in rack["DataNodes"] or []]
+    return bool(nodes) and sum(node["Volumes"] for node in nodes) >= len(list((folder / "data").glob("*.dat")))
 
 
 def _end_of(log: Path, lines: int = 15) -> str:

@@ -188,13 +188,13 @@ def test_errors_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, err
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"before")
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # a real write that breaks off
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # a real write that breaks off
     try:
         with pytest.raises(StoreError) as caught:
             store.put("x", b"after" * 1000)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.kind == "unreachable"
     assert store.get("x") == b"before"
     assert list((tmp_path / TEMPORARY).iterdir()) == []

@@ -1,0 +1,54 @@
+"""Commit points do nothing until told, and then kill at the n-th passing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from storage.commit_points import COMMIT_POINTS, commit_point
+
+PROGRAM = """
+from storage.commit_points import commit_point
+for count in range(3):
+    commit_point("pool.before_upload"); commit_point("pool.after_upload"); print(count, flush=True)
+"""
+
+
+def run(kill_at: str | None) -> tuple[int, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "ASTRAFLOW_KILL_AT"}
+    if kill_at is not None:
+        environment["ASTRAFLOW_KILL_AT"] = kill_at
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kill_at", "code", "printed"),
+    [
+        (None, 0, "0\n1\n2\n"),
+        ("pool.after_upload", -signal.SIGKILL, ""),
+        ("pool.before_upload:3", -signal.SIGKILL, "0\n1\n"),
+        ("pool.before_upload:9", 0, "0\n1\n2\n"),
+        ("trainer.after_step:1", 0, "0\n1\n2\n"),
+    ],
+)
+def test_killed_where_it_was_told(kill_at: str | None, code: int, printed: str) -> None:
+    assert run(kill_at) == (code, printed)
+
+
+def test_unknown_points_are_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTRAFLOW_KILL_AT", raising=False)
+    commit_point("nothing")  # not looked at while nothing is to be killed
+    monkeypatch.setenv("ASTRAFLOW_KILL_AT", "trainer.after_step:1000000")
+    commit_point("pool.after_commit")
+    with pytest.raises(ValueError, match="nothing"):
+        commit_point("nothing")
+
+
+def test_points_are_named_by_who_passes_them() -> None:
+    assert len(set(COMMIT_POINTS)) == len(COMMIT_POINTS)
+    assert {name.split(".")[0] for name in COMMIT_POINTS} == {"manager", "pool", "trainer"}

@@ -62,9 +62,6 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def rm_file(self, path: str) -> None:
         self.store.delete(self._strip_protocol(path))
 
-    def _rm(self, path: str) -> None:
-        self.rm_file(path)
-
     def cp_file(self, path1: str, path2: str, **_: Any) -> None:
         if not self.isdir(path1):
             self.pipe_file(path2, self.cat_file(path1))

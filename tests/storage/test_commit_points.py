@@ -49,6 +49,18 @@ def test_unknown_points_are_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         commit_point("nothing")
 
 
+def test_the_count_is_per_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: killed.append((pid, number)))
+    monkeypatch.setattr("storage.commit_points._passed", {})
+    monkeypatch.setenv("ASTRAFLOW_KILL_AT", "pool.after_apply:2")
+    for name in ("pool.after_apply", "pool.before_apply", "pool.before_apply"):
+        commit_point(name)
+    assert killed == []
+    commit_point("pool.after_apply")
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+
+
 def test_points_are_named_by_who_passes_them() -> None:
     assert len(set(COMMIT_POINTS)) == len(COMMIT_POINTS)
     assert {name.split(".")[0] for name in COMMIT_POINTS} == {"manager", "pool", "trainer"}

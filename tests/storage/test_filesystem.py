@@ -31,10 +31,6 @@ def test_a_dataset_over_hive_folders(store: ObjectStore) -> None:
         table = pa.table({"reward": [0.5, float(version)]})
         write_table(store, f"run/trajectories/policy=p/version={version}/x-{version}.parquet", table)
     filesystem, root = open_filesystem(store.url)
-    found = ds.dataset(
-        f"{root}/run/trajectories".lstrip() if root else "run/trajectories", "parquet", None, None, filesystem
-    )
-    assert found.count_rows() == 6
     table = ds.dataset(
         f"{root}/run/trajectories" if root else "run/trajectories",
         format="parquet",
@@ -47,9 +43,7 @@ def test_a_dataset_over_hive_folders(store: ObjectStore) -> None:
 
 def test_what_the_filesystem_writes_the_store_reads(store: ObjectStore) -> None:
     filesystem, root = open_filesystem(store.url)
-    path = (
-        f"{root}/checkpoints/p/file.bin".lstrip("/") if not root.startswith("/") else f"{root}/checkpoints/p/file.bin"
-    )
+    path = f"{root}/checkpoints/p/file.bin" if root else "checkpoints/p/file.bin"
     with filesystem.open(path, "wb") as file:
         file.write(b"0123")
         file.write(b"4567")
@@ -71,12 +65,12 @@ def test_listings_are_fresh(store: ObjectStore) -> None:
 
 
 def test_distributed_checkpoints(store: ObjectStore) -> None:
+    if store.url.startswith("memory:"):
+        pytest.skip("torch opens filesystems by URL; that of a memory store is opened by the store")
     torch = pytest.importorskip("torch")
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 
-    if store.url.startswith("memory:"):
-        pytest.skip("torch opens filesystems by URL; the one of a memory store is opened by the store")
     filesystem, root = open_filesystem(store.url)
     options = {} if store.url.startswith("file:") else dict(filesystem.storage_options)
     place = f"file://{root}/ckpt" if store.url.startswith("file:") else f"s3://{root}/ckpt"
@@ -119,6 +113,14 @@ def test_the_memory_filesystem_is_complete() -> None:
         filesystem.info("a")
     with pytest.raises(FileNotFoundError):
         filesystem.ls("a")
+    filesystem.pipe_file("f/g/x", b"1")
+    filesystem.cp_file("f/g", "nowhere")
+    assert not filesystem.exists("nowhere")
+    with filesystem.open("twice", "wb") as file:
+        file.write(b"1")
+        file.close()
+    file.close()
+    assert store.get("twice") == b"1"
     with pytest.raises(FileNotFoundError):
         filesystem.open("a/y")
 

@@ -142,7 +142,7 @@ def test_a_store_that_settles_late_passes() -> None:
 
         def create(self, key: str, data: bytes) -> Created:
             self.tries += 1
-            return super().create(key, data) if self.tries > 3 else IgnoresConditions.create(self, key, data)  # type: ignore[arg-type]
+            return super().create(key, data) if self.tries > 4 else IgnoresConditions.create(self, key, data)  # type: ignore[arg-type]
 
     slept: list[float] = []
     check_store(Settling(), sleep=slept.append)

@@ -43,6 +43,7 @@ def endpoint(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
             body = f"<Error><Code>{code}</Code><Message>the text {SECRET}</Message></Error>".encode() if code else b""
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", '"0"')
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)

@@ -288,8 +288,7 @@ class RunState:
     def _apply_expired(self, decision: r.Expired) -> None:
         teller = self.participants[decision.pool]
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
-            if teller.held.get(group) == attempt:
-                del teller.held[group]
+            teller.held.pop(group, None)
             self.leases.expire(group, attempt)
             teller.failures += 1
 

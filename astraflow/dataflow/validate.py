@@ -162,9 +162,8 @@ def _columns(thing: r.PartsObject) -> None:
 
 def _path(check: _Check, thing: r.PartsObject) -> None:
     path = RunKeys(check.state.config.name).parse_trajectory(thing.path)
-    _need(path is not None, f"{thing.path!r} is no trajectory path of this run")
     if path is None:
-        return
+        raise _Refusal(f"{thing.path!r} is no trajectory path of this run")
     _need(path.policy == thing.policy, f"{thing.path!r} is not a path of {thing.policy!r}")
     _need(path.stem.startswith(f"{check.participant}-"), f"{thing.path!r} is outside the pool's prefix")
     _need(path.version == min(thing.version_min), f"{thing.path!r} is not under its oldest version")

@@ -83,9 +83,7 @@ class Drive:
         self._beats: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         self._attempts: dict[int, int] = {}
-        self._record = r.DecisionRecord(id="0", epoch=1, now=0.0, cursors={}, observations={}, decisions=[epoch()])
-        for state in (self.state, self.mirror):
-            fold(state, self._record, [])
+        self.new_epoch()
 
     # --- what participants do -------------------------------------------------------------------
 
@@ -148,6 +146,14 @@ class Drive:
         self.step()
 
     # --- the manager ----------------------------------------------------------------------------
+
+    def new_epoch(self) -> None:
+        """Another manager takes over; its clock starts at 0."""
+        self.now = 0.0
+        n = self.state.ledger.epoch + 1
+        for state in (self.state, self.mirror):
+            record = r.DecisionRecord(id=str(n), epoch=n, now=0.0, cursors={}, observations={}, decisions=[epoch(n)])
+            fold(state, record, [])
 
     def step(self, after_s: float = 1.0) -> list[r.AnyDecision]:
         self.now += after_s

@@ -219,14 +219,21 @@ def test_pause_and_resume() -> None:
 
 
 def test_an_epoch_starts_all_timers_again() -> None:
-    from astraflow.dataflow.replay import fold
-    from tests.dataflow.drive import epoch
-
     drive = Drive(make_config(silence_s=10, group_timeout_s=20))
     drive.ready()
-    drive.now = 0.0
-    for state in (drive.state, drive.mirror):
-        record = r.DecisionRecord(id="2", epoch=2, now=0.0, cursors={}, observations={}, decisions=[epoch(2)])
-        fold(state, record, [])
+    drive.new_epoch()
     assert not of(drive.step(9.0), r.Expired)
     assert of(drive.step(2.0), r.Expired)[0].reason == "silent"
+
+
+def test_an_epoch_starts_the_drain_again() -> None:
+    drive = Drive(make_config(silence_s=60, drain_s=20))
+    drive.ready()
+    drive.say("operator-1", r.Wanted(what="stop"))
+    drive.say("trainer-solver", r.Ended(policy="solver"), r.Left())
+    drive.step(50.0)
+    drive.new_epoch()
+    drive.beat("pool-a")
+    assert not of(drive.step(50.0), r.Stopped)
+    drive.beat("pool-a")
+    assert of(drive.step(31.0), r.Stopped)

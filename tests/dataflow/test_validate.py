@@ -28,19 +28,8 @@ def _object(**fields: Any) -> r.Committed:
     return r.Committed(groups=[0, 1], attempts=[1, 1], objects=[thing])
 
 
-COLUMNS = [
-    "groups",
-    "row_starts",
-    "row_counts",
-    "episodes",
-    "roles",
-    "slots",
-    "version_min",
-    "version_max",
-    "rewards",
-    "prompt_tokens",
-    "response_tokens",
-]
+COLUMNS = ["groups", "row_starts", "row_counts", "episodes", "roles", "slots", "version_min", "version_max"]
+COLUMNS += ["rewards", "prompt_tokens", "response_tokens"]
 POOL = {
     "an unknown group": (r.Committed(groups=[99], attempts=[1], objects=[]), "never leased"),
     "a negative group": (r.Committed(groups=[-1], attempts=[1], objects=[]), "never leased"),

@@ -247,7 +247,7 @@ class VirtualTrainer(Agent):
                 case r.Stopped():
                     self.is_told_to_go = True
         steps = self.config.trainer_of(self.policy).steps
-        if self.step >= steps or (self.is_told_to_go and self.making is None):
+        if self.making is None and (self.step >= steps or self.is_told_to_go):
             if not self.is_fenced and not self.is_over:
                 self.say(r.Ended(policy=self.policy), r.Left())
             self.is_over = True

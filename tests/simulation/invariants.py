@@ -67,6 +67,7 @@ def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True) -> 
     _check_paths(store, keys, records)
     if any(isinstance(d, r.Stopped) for record in records for d in record.decisions):
         _check_end(books)
+        _check_progress(books, records)
     if verify:
         assert verify_run(store, keys, config) == len(records)
         assert fold_run(store, keys, config).snapshot() == fold_run(store, keys, config, from_snapshot=False).snapshot()
@@ -275,6 +276,14 @@ def _check_end(books: Books) -> None:
     for policy, parts in books.parts.items():
         left = [group for group, state in parts.items() if state != "consumed" and not state.startswith("dropped")]
         assert not left, f"parts of {policy} without an end: {left}"
+
+
+def _check_progress(books: Books, records: list[r.DecisionRecord]) -> None:
+    """A run that nobody stopped has trained every batch of every policy."""
+    drains = [d for record in records for d in record.decisions if isinstance(d, r.DrainRequested)]
+    if any(d.reason == "all policies have ended" for d in drains):
+        for policy in books.config.trained:
+            assert books.consumed[policy] == books.config.trainer_of(policy).steps, f"{policy} ended too early"
 
 
 def _check_manifests(store: ObjectStore, keys: RunKeys, books: Books) -> None:

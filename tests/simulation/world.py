@@ -119,6 +119,7 @@ class World:
     seed: int
     config: RunConfig
     make_manager: Callable[..., Manager] = Manager
+    stalled: str = ""  # a policy whose trainer never finishes a step
     now: float = 0.0
     deaths: Counter = field(default_factory=Counter)
 
@@ -135,7 +136,7 @@ class World:
             if settings.frozen:
                 self.clean.put(self.keys.manifest(policy, 0), b'{"version":0,"step":0,"digest":"frozen"}')
             else:
-                self._spawn_trainer(policy, slow=self.rng.choice([1, 1, 5, 20]))
+                self._spawn_trainer(policy, slow=1e6 if policy == self.stalled else self.rng.choice([1, 1, 5, 20]))
         for _ in range(self.rng.choice([1, 2, 3])):
             self._spawn_pool()
         self._spawn_manager()

@@ -1,0 +1,160 @@
+"""Draws and the built-in data algorithms, and how they are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.config import Component
+from astraflow.dataflow import builtin
+from astraflow.dataflow.algorithms import load_algorithms
+from astraflow.dataflow.draws import draw, permuted, uniform
+from astraflow.dataflow.parts import Part, PartRows
+from storage.errors import ConfigError
+from tests.dataflow.drive import make_config, make_parts
+
+
+def _rows(rewards: list[float], **columns: Any) -> PartRows:
+    return PartRows(make_parts("pool-a", [0], rewards=rewards, **columns), 0, len(rewards))
+
+
+def _part(version: int, arrival: int) -> Part:
+    return Part(arrival, 0, "p", "", "h", 0, 1, version, version, 5, arrival)
+
+
+def test_draws_are_the_same_for_ever() -> None:
+    assert draw(0, "curator", 1, 2) == 1437410784561713157
+    assert [permuted(i, 8, 7, "curator", 0) for i in range(8)] == [3, 2, 6, 7, 5, 4, 1, 0]
+
+
+@given(st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 5))
+def test_a_permutation_takes_every_place_once(size: int, seed: int, epoch: int) -> None:
+    assert sorted(permuted(i, size, seed, "curator", epoch) for i in range(size)) == list(range(size))
+
+
+def test_an_index_outside_is_refused() -> None:
+    with pytest.raises(ValueError, match="not in range"):
+        permuted(3, 3, 0, "x")
+
+
+@given(st.integers(), st.integers(0, 2**40))
+def test_uniform_draws_are_fractions(seed: int, counter: int) -> None:
+    assert 0.0 <= uniform(seed, "p", counter) < 1.0
+
+
+@pytest.mark.parametrize("kind", [builtin.Sequential, builtin.Shuffled])
+def test_a_curator_gives_every_problem_once_an_epoch(kind: type[builtin.Sequential]) -> None:
+    curator = kind(problem_count=5, seed=3)
+    seen = []
+    for _ in range(15):
+        problem = curator.select()
+        assert problem == curator.select()  # asking changes nothing
+        curator.leased(problem)
+        curator.observe(problem, _rows([0.0, 1.0]))
+        seen.append(problem)
+    epochs = [sorted(seen[i : i + 5]) for i in (0, 5, 10)]
+    assert epochs == [list(range(5))] * 3
+    other = kind(problem_count=5, seed=3)
+    other.restore(curator.state())
+    assert other.select() == curator.select()
+
+
+def test_shuffling_differs_by_epoch_and_seed() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        curator = builtin.Shuffled(problem_count=20, seed=seed)
+        curator.restore({"position": 20 * epoch})
+        found = []
+        for _ in range(20):
+            found.append(curator.select())
+            curator.leased(found[-1])
+        return found
+
+    assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("rewards", "keeps"),
+    [
+        ([0.0, 1.0], True),
+        ([1.0, 1.0], False),
+        ([0.1, 0.1 + 1e-9], False),
+        ([1e6, 1e6 + 0.5], False),
+        ([0.5], False),
+        ([0.0, 1e-3], True),
+    ],
+)
+def test_zero_advantage_is_equality_up_to_noise(rewards: list[float], keeps: bool) -> None:
+    assert builtin.ZeroAdvantage().keep(_rows(rewards)) is keeps
+
+
+def test_length_filters() -> None:
+    assert builtin.Overlong(max_tokens=5).keep(_rows([0.0, 1.0]))
+    assert not builtin.Overlong(max_tokens=4).keep(_rows([0.0, 1.0]))
+    assert not builtin.FailedRows().keep(_rows([0.0, 1.0], response_tokens=[3, 0]))
+    assert builtin.FailedRows().keep(_rows([0.0, 1.0]))
+
+
+def test_rows_are_slices_of_an_object() -> None:
+    rows = PartRows(make_parts("pool-a", [4, 5], version=[1, 2]), 2, 4)
+    assert (rows.policy, rows.roles, rows.slots, rows.episodes) == ("solver", ["solver"] * 2, [0, 0], [0, 1])
+    assert (rows.versions_min, rows.prompt_tokens) == ([2, 2], [3, 3])
+
+
+def test_orders() -> None:
+    parts = [_part(2, 0), _part(1, 1), _part(1, 2), _part(0, 3)]
+    arrivals = {
+        name: [part.arrival for part in sorted(parts, key=order.rank)]
+        for name, order in [("edf", builtin.Edf()), ("fifo", builtin.Fifo()), ("lifo", builtin.Lifo())]
+    }
+    assert arrivals == {"edf": [3, 1, 2, 0], "fifo": [0, 1, 2, 3], "lifo": [3, 2, 1, 0]}
+
+
+def test_no_replay_supplies_nothing() -> None:
+    replay = builtin.NoReplay(batch_size=2, max_staleness=1, seed=0)
+    replay.consumed([_part(0, 0)])
+    replay.used(0, [])
+    replay.restore(replay.state())
+    assert (replay.supply(3), replay.mix(3), replay.find(0)) == (0, [], None)
+
+
+class KeepSome:
+    """A filter of the user's own."""
+
+    def __init__(self, *, above: float) -> None:
+        self.above = above
+
+    def keep(self, rows: PartRows) -> bool:
+        return max(rows.rewards) > self.above
+
+
+def test_algorithms_are_found_by_name_or_import_path() -> None:
+    path = f"{__name__}:KeepSome"
+    config = make_config(
+        filters=[Component(name="zero_advantage"), Component(name=path, options={"above": 0.5})],
+        order=Component(name="lifo"),
+    )
+    found = load_algorithms(config)
+    assert list(found.filters) == ["zero_advantage", "KeepSome"]
+    assert not found.filters["KeepSome"].keep(_rows([0.0, 0.4]))
+    assert isinstance(found.order, builtin.Lifo) and list(found.replays) == ["solver"]
+
+
+@pytest.mark.parametrize(
+    ("flow", "where", "what"),
+    [
+        ({"curator": Component(name="random")}, "dataflow.curator", "there is no 'random'"),
+        ({"order": Component(name="nowhere:Order")}, "dataflow.order", "cannot be imported"),
+        ({"order": Component(name="json:Order")}, "dataflow.order", "cannot be imported"),
+        ({"filters": [Component(name="overlong")]}, "dataflow.filters[0]", "does not take these options"),
+        ({"filters": [Component(name="failed")] * 2}, "dataflow.filters", "two filters"),
+        ({"replay": Component(name="none", options={"ratio": 1})}, "dataflow.replay", "does not take these options"),
+        ({"problem_count": 0}, "dataflow.curator", "there are no problems"),
+    ],
+)
+def test_a_wrong_name_says_where_it_stands(flow: dict[str, Any], where: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_algorithms(make_config(**flow))
+    assert caught.value.where == where and what in caught.value.what

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,7 @@ def main() -> None:
     home, start = local_stack.stack_home(), time.monotonic()
     was_up = (stack := local_stack.read_stack(home)) is not None and stack.is_alive
     code = 0
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # both end it cleanly
     try:
         _demo(console, sys.argv[1:], start)
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ CREATE_TIMEOUT_S = 120.0
 SECOND_PRESS_S = 4.0
 LEAVE_TIMEOUT_S = 45.0
 _ASK_PREFECT_EVERY_S = 3.0
-_LINE_EVERY_S = 5.0
+_LINE_EVERY_S = 10.0
 
 
 def follow(store: ObjectStore, run: str, launched: Launched, console: Console) -> bool:

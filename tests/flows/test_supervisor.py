@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 
@@ -100,7 +100,7 @@ class World:
         run = self.launcher.newest(key)
         if run.state == "SCHEDULED":
             self.launcher.set(key, "RUNNING")
-        role = key.split("-")[0]
+        role = key.partition("-")[0]
         name = "manager" if role == "manager" else f"{key}-{run.id[:8]}"
         status = Status(participant=name, role=role, state="running", beat=next(self.beats))
         self.store.put(self.keys.status(name), encode(status))
@@ -198,7 +198,7 @@ def test_restarts_wait_longer_and_longer_and_end_with_an_error(world: World) -> 
             world.tick()
     assert "--resume" in caught.value.remedy
     assert len(starts) == MAX_RESTARTS + 1
-    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(starts)]
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 16
 

@@ -1,0 +1,145 @@
+"""Creating a run: what is checked, what is written, and in which order."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from astraflow.bootstrap import check_config, create_run
+from astraflow.config import RunConfig
+from astraflow.problems import data_hash, problems_from_table
+from astraflow.recipe import load_run_config
+from storage.errors import ConfigError, StoreError
+from storage.keys import RunKeys
+from storage.memory import MemoryStore
+from storage.store import Created
+from storage.tables import read_table
+
+
+def config(name: str = "first", **changes: object) -> RunConfig:
+    table: dict[str, object] = {
+        "name": name,
+        "store": "memory://bootstrap",
+        "policies": {"solver": {"model": "tiny-qwen3"}},
+        "problems": {"source": "addition", "options": {"digits": 1, "count": 20}},
+    }
+    return RunConfig.model_validate(table | changes)
+
+
+class Recorder(MemoryStore):
+    """A memory store that remembers the order of writes, and may die before ``run.toml``."""
+
+    def __init__(self, url: str, *, dies: bool = False) -> None:
+        super().__init__(url)
+        self.written: list[str] = []
+        self.dies = dies
+
+    def put(self, key: str, data: bytes) -> None:
+        super().put(key, data)
+        self.written.append(key)
+
+    def create(self, key: str, data: bytes) -> Created:
+        if self.dies and key.endswith("run.toml"):
+            raise StoreError("the process died here", where=key, kind="unreachable")
+        found = super().create(key, data)
+        self.written.append(key)
+        return found
+
+
+def test_creates_problems_then_config() -> None:
+    store = Recorder("memory://create")
+    frozen = create_run(store, config())
+    keys = RunKeys("first")
+    problems = problems_from_table(read_table(store, keys.problems(frozen.data_hash)))
+    assert (frozen.problem_count, data_hash(problems)) == (20, frozen.data_hash)
+    assert load_run_config(store, "first") == frozen
+    own = [key for key in store.written if key.startswith("first/")]
+    assert own == [keys.problems(frozen.data_hash), keys.config]
+
+
+def test_a_name_that_is_taken() -> None:
+    store = MemoryStore("memory://taken")
+    create_run(store, config())
+    before = store.get("first/run.toml")
+    with pytest.raises(ConfigError, match="already") as caught:
+        create_run(store, config(seed=5))
+    assert caught.value.kind == "run_exists"
+    assert "--resume first" in caught.value.remedy
+    assert store.get("first/run.toml") == before
+
+
+def test_a_start_that_died_half_way_is_no_run() -> None:
+    dying = Recorder("memory://half", dies=True)
+    with pytest.raises(StoreError):
+        create_run(dying, config())
+    with pytest.raises(ConfigError, match="no run"):
+        load_run_config(dying, "first")
+    dying.dies = False
+    assert create_run(dying, config()).problem_count == 20
+
+
+def test_of_two_starts_at_once_one_creates() -> None:
+    store = MemoryStore("memory://race")
+
+    class Behind(Recorder):
+        """Another start creates the run between the checks and the last write."""
+
+        def create(self, key: str, data: bytes) -> Created:
+            if key.endswith("run.toml"):
+                super().create(key, b"# another\n")
+            return super().create(key, data)
+
+    with pytest.raises(ConfigError, match="already"):
+        create_run(Behind("memory://behind"), config())
+    assert create_run(store, config()).name == "first"
+
+
+def refused(table: RunConfig) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        check_config(table)
+    return caught.value
+
+
+def test_no_such_model_folder(tmp_path: Path) -> None:
+    error = refused(config(policies={"solver": {"model": str(tmp_path / "nowhere")}}))
+    assert error.where == "policies.solver.model"
+    assert "nowhere" in error.what
+
+
+def test_model_folder_without_config(tmp_path: Path) -> None:
+    assert "config.json" in refused(config(policies={"solver": {"model": str(tmp_path)}})).what
+
+
+def test_bad_problem_line_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": "1+1=", "answer": "2"}) + "\n{oops\n")
+    assert f"{path}:2" in refused(config(problems={"source": str(path)})).where
+
+
+def test_unknown_workflow_and_reward() -> None:
+    assert "workflow.name" in refused(config(workflow={"name": "sovle"})).where
+    problems = {"source": "addition", "reward": {"name": "exakt"}}
+    assert "problems.reward" in refused(config(problems=problems)).where
+
+
+def test_role_without_policy() -> None:
+    error = refused(config(workflow={"name": "solve_and_verify"}))
+    assert "verifier" in error.what
+
+
+def test_pools_that_cannot_play_the_workflow() -> None:
+    error = refused(
+        config(
+            workflow={"name": "solve_and_verify"},
+            policies={"solver": {"model": "tiny-qwen3"}, "verifier": {"model": "tiny-qwen3"}},
+            pools={"a": {"policies": ["solver"]}, "b": {"policies": ["verifier"]}},
+        )
+    )
+    assert error.kind == "unplayable"
+    assert "solver, verifier" in error.what
+
+
+def test_policy_that_nobody_plays() -> None:
+    error = refused(config(policies={"solver": {"model": "tiny-qwen3"}, "extra": {"model": "tiny-qwen3"}}))
+    assert error.kind == "idle_policy"
+    assert "extra" in error.what

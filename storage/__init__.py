@@ -1,4 +1,30 @@
-"""The object store: the one thing that all processes of a run share."""
+"""The object store: the one thing that all processes of a run share.
+
+    store = open_store("s3://bucket/astraflow")     # or a folder, memory://name, another fsspec URL
+    check_store(store)                              # storage.probe: refuse one that would lose data
+
+    log = NumberedLog(store, RunKeys("math-1").decision)
+    number = log.append(b"...")                     # storage.log: create-if-absent at the first free number
+
+    written = write_table(store, key, table)        # storage.tables: Parquet with a digest
+    table = read_table(store, key, written.hash)
+
+Six verbs (``storage.store.ObjectStore``): ``get, get_range, put, create, list, delete``. ``create`` writes an object
+only if there is none; everything that two processes must agree on goes through it. All backends hold one contract,
+tested as one: a reader sees a whole object or none, listings are in key order, exactly one of many creators wins.
+
+========================  ============================================================================
+``/path``, ``file://``    ``storage.local``: files; ``create`` is a hard link, so a Linux or macOS disk will do
+``s3://bucket/prefix``    ``storage.s3``: obstore; AWS_* environment, AWS_ENDPOINT_URL for other servers
+``memory://name``         ``storage.memory``: this process only; can lose answers on demand (``FaultPlan``)
+any other fsspec URL      ``storage.fsspec_store``: opened only if its exclusive create survives a race
+========================  ============================================================================
+
+Errors are ``storage.errors.StoreError`` with a ``kind``: ``unreachable`` (ask again), ``denied``, ``no_bucket``,
+``unsafe``; ``NotFound`` for an object that is not there. The API blocks; async callers use ``asyncio.to_thread``.
+Stores are thread-safe; a forked child opens its own. ``storage.filesystem`` gives the same places as fsspec
+filesystems to libraries that want files; ``storage.keys`` builds every key of a run.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Credential
 
 _SMALL_BYTES = 1 << 20
-_SINGLE_BYTES = 16 << 20
+_PART_BYTES = 16 << 20
 _RETRIES: RetryConfig = {
     "max_retries": 8,
     "retry_timeout": timedelta(seconds=9),
@@ -70,11 +70,12 @@ class S3Store:
                 **place,  # type: ignore[arg-type]
             )
 
-        # Three clients because timeouts belong to a client: a read may last as long as bytes come, a small write
-        # must be quick, a big one may take its time.
+        # Timeouts belong to a client, so there are several: a read may last as long as bytes come, a small write
+        # must be quick, a part of an upload may take a minute, one whole big object more.
         self._reads = client({"read_timeout": "10s", "timeout": "1h"})
-        self._writes = client({"timeout": "10s"})
-        self._uploads = client({"timeout": "10m"})
+        self._small = client({"timeout": "10s"})
+        self._parts = client({"timeout": "60s"})
+        self._whole = client({"timeout": "15m"})
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"
@@ -104,10 +105,10 @@ class S3Store:
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
         with self._errors(key):
-            if len(data) <= _SINGLE_BYTES:
+            if len(data) <= _PART_BYTES:
                 obstore.put(self._client_for(data), path, data, use_multipart=False)
-            else:
-                obstore.put(self._uploads, path, data, use_multipart=True, chunk_size=_SINGLE_BYTES, max_concurrency=8)
+            else:  # parts that fail are sent again alone
+                obstore.put(self._parts, path, data, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=8)
 
     def create(self, key: str, data: bytes) -> Created:
         path = self._path(key)
@@ -126,7 +127,7 @@ class S3Store:
         path = self._path(key)
         with self._errors(key):
             try:
-                obstore.delete(self._writes, path)
+                obstore.delete(self._small, path)
             except FileNotFoundError as error:
                 if _code(error) == "NoSuchBucket":
                     raise
@@ -135,7 +136,9 @@ class S3Store:
         return self._prefix + check_key(key)
 
     def _client_for(self, data: bytes) -> Client:
-        return self._writes if len(data) <= _SMALL_BYTES else self._uploads
+        if len(data) <= _SMALL_BYTES:
+            return self._small
+        return self._parts if len(data) <= _PART_BYTES else self._whole
 
     def _list(self, folder: str, prefix: str, after: str, limit: int | None) -> Iterator[ObjectInfo]:
         """Page through ``folder`` (the client knows only whole folders) from the first key that can match."""

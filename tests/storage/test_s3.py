@@ -168,6 +168,14 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert caught.value.kind == "unreachable"
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1 << 20, (1 << 20) + 1, 16 << 20, (16 << 20) + 1])
+def test_every_size_has_its_way(moto_store_url: str, size_bytes: int) -> None:
+    store, data = open_store(moto_store_url), bytes(size_bytes)
+    store.put("put", data)
+    assert store.create("created", data) is Created.CREATED
+    assert store.get("put") == store.get("created") == data
+
+
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)

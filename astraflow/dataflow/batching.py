@@ -16,6 +16,9 @@ def kept_groups(queue: PolicyQueue) -> list[int]:
 def stale_groups(state: RunState, policy: str) -> list[int]:
     """Ready parts that not even the next batch may use."""
     queue = state.policies[policy]
+    if state.sifted.get(policy) == queue.formed:
+        return []  # what came since was judged when it was admitted
+    state.sifted[policy] = queue.formed
     return [g for g, part in queue.ready.items() if is_stale(part, queue.formed, state.flow.max_staleness)]
 
 
@@ -23,8 +26,10 @@ def surplus_groups(state: RunState, policy: str) -> list[int]:
     """The oldest ready parts, where there are more than staleness lets anyone use."""
     ready = state.policies[policy].ready
     excess = len(ready) - (state.flow.max_staleness + 1) * state.batch_size[policy]
+    if excess <= 0:
+        return []
     oldest = sorted(ready.values(), key=lambda part: (part.step, part.arrival))
-    return [part.group for part in oldest[: max(0, excess)]]
+    return [part.group for part in oldest[:excess]]
 
 
 def is_stale(part: Part, n: int, max_staleness: int) -> bool:

@@ -6,14 +6,12 @@ fact that brought it and are looked at once, at admission (``PartRows``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from astraflow.records import PartsObject
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One part that is ready, batched or kept for replay. ``step`` is the step of its oldest version."""
 
     group: int
@@ -29,8 +27,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     arrival: int  # number of its admission: the order of arrival
 
 
-@dataclass(frozen=True, slots=True)
-class PartRows:
+class PartRows(msgspec.Struct, frozen=True, gc=False):
     """The columns of one part's rows, for filters and curators; each property is one slice."""
 
     object: PartsObject
@@ -70,8 +67,7 @@ class PartRows:
         return self.object.response_tokens[self.start : self.stop]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A committed group in hand, before it is admitted: who brought which attempt, and its parts by policy."""
 
     participant: str

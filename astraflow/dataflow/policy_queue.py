@@ -99,17 +99,17 @@ class PolicyQueue(msgspec.Struct):
         thing = rows.object
         version = min(rows.versions_min)
         self.ready[group] = Part(
-            group=group,
-            problem=problem,
-            path=thing.path,
-            store=thing.store,
-            hash=thing.hash,
-            row_start=rows.start,
-            row_count=rows.stop - rows.start,
-            version=version,
-            step=self.step_of(version),
-            tokens=sum(rows.response_tokens),
-            arrival=self.admitted,
+            group,
+            problem,
+            thing.path,
+            thing.store,
+            thing.hash,
+            rows.start,
+            rows.stop - rows.start,
+            version,
+            self.step_of(version),
+            sum(rows.response_tokens),
+            self.admitted,
         )
         self.admitted += 1
         self.drawn += 1

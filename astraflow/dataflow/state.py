@@ -50,6 +50,7 @@ class RunState:
         self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first
         self.handbacks: list[Handback] = []
         self.wishes: list[r.Wanted] = []
+        self.sifted: dict[str, int] = {}  # policy -> batch that its ready parts were last judged for; saves time only
 
     # --- what everyone asks ---------------------------------------------------------------------
 
@@ -242,16 +243,16 @@ class RunState:
             held[group] = attempt
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
-        teller = self.participants[decision.participant]
-        teller.failures = 0
+        participants, queues, close = self.participants, self.policies, self.leases.close
+        observe = self.algorithms.curator.observe
+        participants[decision.participant].failures = 0
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
             arrival = self._arrival(group, attempt, decision.participant)
-            found = self.leases.close(group)
-            self.participants[found.holders[-1]].held.pop(group, None)
+            found = close(group)
+            participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
-                queue = self.policies[policy]
-                queue.admit(group, found.problem, rows)
-                self.algorithms.curator.observe(found.problem, rows)
+                queues[policy].admit(group, found.problem, rows)
+                observe(found.problem, rows)
 
     def _arrival(self, group: int, attempt: int, participant: str) -> Arrival:
         for arrival in self.arrivals.get(group, ()):

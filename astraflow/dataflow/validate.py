@@ -96,33 +96,34 @@ def _committed(check: _Check, fact: r.Committed) -> None:
     for group, attempt in zip(fact.groups, fact.attempts, strict=True):
         _lease(check, group, attempt)
     episodes: dict[int, set[int]] = {group: set() for group in fact.groups}
-    seen: set[tuple[str, int]] = set()
+    seen: dict[str, set[int]] = {}
     for thing in fact.objects:
-        _parts_object(check, thing, episodes, seen)
+        _parts_object(check, thing, episodes, seen.setdefault(thing.policy, set()))
     size = check.state.flow.group_size
     whole = set(range(size))
     for group, members in episodes.items():
-        _need(members == whole, f"group {group} has {len(members)} of {size} episodes")
+        if members != whole:
+            raise _Refusal(f"group {group} has {len(members)} of {size} episodes")
 
 
 def _lease(check: _Check, group: int, attempt: int) -> None:
     book = check.state.leases
-    _need(0 <= group < book.next_group, f"group {group} was never leased")
     found = book.open.get(group)
-    if found is not None:
-        _need(found.was_held_by(check.participant, attempt), f"attempt {attempt} of group {group} is not its lease")
+    if found is None:
+        _need(0 <= group < book.next_group, f"group {group} was never leased")
+    elif not found.was_held_by(check.participant, attempt):
+        raise _Refusal(f"attempt {attempt} of group {group} is not its lease")
 
 
-def _parts_object(
-    check: _Check, thing: r.PartsObject, episodes: dict[int, set[int]], seen: set[tuple[str, int]]
-) -> None:
+def _parts_object(check: _Check, thing: r.PartsObject, episodes: dict[int, set[int]], seen: set[int]) -> None:
     queue = _queue(check, thing.policy)
     _columns(thing)
     _path(check, thing)
+    groups = set(thing.groups)
+    _need(len(groups) == len(thing.groups) and seen.isdisjoint(groups), f"two parts of {thing.policy!r} in a group")
+    _need(groups <= episodes.keys(), "a part of a group that is not committed here")
+    seen |= groups
     for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
-        _need(group in episodes, f"a part of group {group}, which is not committed here")
-        _need((thing.policy, group) not in seen, f"two parts of {thing.policy!r} in group {group}")
-        seen.add((thing.policy, group))
         episodes[group].update(thing.episodes[start : start + count])
     for version in {*thing.version_min, *thing.version_max}:
         known = version in queue.versions or 0 <= version < queue.floor or (thing.policy, version) in check.learned

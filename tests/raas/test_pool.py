@@ -480,15 +480,37 @@ async def test_a_bad_network_loses_and_doubles_no_group(tiny: Path) -> None:
 
 
 async def test_nothing_new_starts_while_the_store_is_silent(tiny: Path) -> None:
-    from astraflow.raas.contact import Contact
+    cable = FaultPlan()
+    bench = Bench(tiny, cable, dataflow={"group_size": 1, "silence_s": 0.3}, pools={"local": {"capacity": 1}})
+    engine = ScriptedEngine(always("1"), delay_s=1.0)
+    async with bench.pool(engine):
+        bench.lease(0, 1)
+        await bench.until(lambda: engine.requests)
+        cable.error_before = 1.0
+        await asyncio.sleep(1.5)
+        assert len(engine.requests) == 1  # group 0 is over, group 1 may be anybody's by now
+        cable.error_before = 0.0
+        await bench.until(lambda: sum(len(c.groups) for c in bench.facts(Committed)) == 2)
+    assert not bench.facts(Failed)
 
-    now = [0.0]
-    contact = Contact(clock=lambda: now[0])
-    await contact.ask(lambda: None)
-    now[0] = 100.0
-    assert contact.silent_s == 100.0
-    await contact.ask(lambda: None)
-    assert contact.silent_s == 0.0
+
+async def test_groups_gather_for_flush_s_unless_the_pool_is_idle(tiny: Path) -> None:
+    asked = iter(range(100))
+
+    class Staggered(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> Any:
+            self._delay_s = 0.02 * next(asked)
+            return await super().generate(request)
+
+    bench = Bench(tiny, dataflow={"group_size": 1}, pools={"local": {"flush_s": 60}})
+    async with bench.pool(Staggered(always("1"))):
+        for group in (0, 8):
+            bench.lease(*range(group, group + 8))
+            await bench.until(lambda group=group: sum(len(c.groups) for c in bench.facts(Committed)) == group + 8)
+    assert [sorted(c.groups) for c in bench.facts(Committed)] in (
+        [[0], list(range(1, 8)), list(range(8, 16))],  # the first flush does not wait
+        [list(range(8)), list(range(8, 16))],
+    )
 
 
 async def test_two_policies_make_objects_of_their_own(tiny: Path) -> None:

@@ -20,7 +20,7 @@ from storage.store import Created, ObjectInfo, check_key, check_prefix
 _RACERS = 8
 
 
-def open_fsspec_store(url: str) -> FsspecStore:
+def open_fsspec_store(url: str, *, tries: int = 4) -> FsspecStore:
     """Open and probe. Raises ``ConfigError`` for an unknown scheme, ``StoreError`` (unsafe) for a careless one."""
     location = Location.parse(url)
     try:
@@ -33,7 +33,7 @@ def open_fsspec_store(url: str) -> FsspecStore:
             kind="store_url",
         ) from error
     store = FsspecStore(filesystem, str(root).rstrip("/"), location.shown)
-    check_store(store, racers=_RACERS)
+    check_store(store, tries=tries, racers=_RACERS)
     return store
 
 

@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from storage import open_store
 from storage.errors import ConfigError, NotFound, StoreError
-from storage.fsspec_store import FsspecStore
+from storage.fsspec_store import FsspecStore, open_fsspec_store
 from storage.store import Created
 
 
@@ -40,11 +40,9 @@ class Failing(MemoryFileSystem):  # type: ignore[misc]
 fsspec.register_implementation("careless", Careless, clobber=True)
 
 
-def test_a_filesystem_without_exclusive_create_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr("storage.probe.check_store.__kwdefaults__", {"tries": 2, "racers": 0, "sleep": lambda _: None})
+def test_a_filesystem_without_exclusive_create_is_refused() -> None:
     with pytest.raises(StoreError) as caught:
-        open_store(f"careless://{uuid.uuid4().hex}")
+        open_fsspec_store(f"careless://{uuid.uuid4().hex}", tries=1)
     assert caught.value.kind == "unsafe"
 
 

@@ -1,0 +1,60 @@
+"""One run, killed at every commit point and then again and again at random: it loses nothing and does nothing twice."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from storage.commit_points import COMMIT_POINTS
+from tests.e2e.runs import LIVES, RunUnderTest, wait_for
+from tests.e2e.stack import LocalStack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill]
+
+STEPS = 160
+RANDOM_KILLS = 21
+SEED = 20
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_that_is_killed_at_every_commit_point_and_at_random(
+    stack: LocalStack, started: list[RunUnderTest]
+) -> None:
+    run = RunUnderTest(stack, "killed")
+    started.append(run)
+    run.start("unhurried", f"trainer.steps={STEPS}")
+    run.wait_for_steps(2)
+
+    for point in COMMIT_POINTS:
+        die_at(run, point)
+    draws = random.Random(SEED)
+    for number in range(RANDOM_KILLS):
+        die_at_random(run, draws)
+        if number % 3 == 2:
+            run.wait_for_steps(1)
+    assert not run.view().is_over, "the run ended before the kills did: it needs more steps"
+
+    (answer,) = run.answers()
+    answer.ok()
+    figures = run.check_finished(steps=STEPS, kills=True)
+    assert figures.epochs > 4
+    assert answer.json["steps"] == STEPS
+
+
+def die_at(run: RunUnderTest, point: str) -> None:
+    """Whoever passes ``point`` next dies there; return once the run has gone on."""
+    armed = run.stack.kill_folder / point
+    armed.touch()
+    if point == "trainer.after_claim":  # only a new life of a trainer passes it
+        run.kill(run.a_life("trainer"))
+    wait_for(lambda: not armed.exists(), run, f"a death at {point}")
+    run.wait_for_steps(1)
+
+
+def die_at_random(run: RunUnderTest, draws: random.Random) -> None:
+    """Kill one process of the run at a random moment, as soon as it lives."""
+    role, delay_s = draws.choice(LIVES), draws.uniform(0, 2)
+    run.a_life(role)
+    run.pause(delay_s)
+    run.kill(run.a_life(role))

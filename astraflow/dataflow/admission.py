@@ -41,8 +41,9 @@ def _gap(state: RunState, policy: str, pool: Participant) -> int:
     behind = max(0, queue.newest_step - pool.applied[policy].step)
     last = min(queue.consumed + state.flow.max_staleness + 1 - behind, state.steps[policy])
     replay = state.algorithms.replays[policy]
-    bound = sum(state.batch_size[policy] - replay.supply(n) for n in range(queue.consumed, last))
-    return bound - state.load(policy)
+    formed = sum(len(queue.batches[n]) for n in range(queue.consumed, min(last, queue.formed)))
+    coming = sum(state.batch_size[policy] - replay.supply(n) for n in range(queue.formed, last))
+    return formed + coming - state.load(policy)
 
 
 def is_told(state: RunState, participant: Participant) -> bool:

@@ -9,12 +9,12 @@ fold (``leased``, ``observe``, ``consumed``, ``used``), so that recovery gives t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from astraflow.config import Component, RunConfig
-from astraflow.dataflow import builtin
+from astraflow.dataflow import builtin, replays
 from astraflow.dataflow.parts import Part, PartRows
 from storage.errors import ConfigError
 
@@ -78,8 +78,8 @@ class Replay(Protocol):
         """These kept groups went into batch ``n``."""
         ...
 
-    def find(self, group: int) -> Part | None:
-        """The kept part of this group."""
+    def forget(self, groups: Collection[int]) -> None:
+        """These kept groups could not be read: they never come again."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -98,7 +98,12 @@ FILTERS: dict[str, Callable[..., Filter]] = {
     "failed": builtin.FailedRows,
 }
 ORDERS: dict[str, Callable[..., Order]] = {"edf": builtin.Edf, "fifo": builtin.Fifo, "lifo": builtin.Lifo}
-REPLAYS: dict[str, Callable[..., Replay]] = {"none": builtin.NoReplay}
+REPLAYS: dict[str, Callable[..., Replay]] = {
+    "none": builtin.NoReplay,
+    "latest": replays.Latest,
+    "uniform": replays.Uniform,
+    "prioritized": replays.Prioritized,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def load_algorithms(config: RunConfig) -> Algorithms:
             raise ConfigError(f"two filters are called {reason!r}", where="dataflow.filters", remedy="Keep one of them")
         filters[reason] = _build(FILTERS, component, f"dataflow.filters[{index}]")
     order: Order = _build(ORDERS, flow.order, "dataflow.order")
-    replays: dict[str, Replay] = {
+    by_policy: dict[str, Replay] = {
         policy: _build(
             REPLAYS,
             flow.replay,
@@ -135,7 +140,7 @@ def load_algorithms(config: RunConfig) -> Algorithms:
         )
         for policy in config.trained
     }
-    return Algorithms(curator, filters, order, replays)
+    return Algorithms(curator, filters, order, by_policy)
 
 
 def _build(known: dict[str, Callable[..., Any]], component: Component, field: str, **context: Any) -> Any:

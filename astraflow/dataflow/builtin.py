@@ -6,7 +6,7 @@ described in one sentence and nothing else in the system knows about it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from astraflow.dataflow.draws import permuted
@@ -115,8 +115,8 @@ class NoReplay:
     def used(self, n: int, groups: Sequence[int]) -> None:
         """Nothing is ever used again."""
 
-    def find(self, group: int) -> Part | None:
-        return None
+    def forget(self, groups: Collection[int]) -> None:
+        """Nothing was kept."""
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -25,6 +25,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     step: int
     tokens: int  # sampled tokens
     arrival: int  # number of its admission: the order of arrival
+    spread: float  # largest less smallest reward
 
 
 class PartRows(msgspec.Struct, frozen=True, gc=False):

@@ -97,7 +97,7 @@ class PolicyQueue(msgspec.Struct):
     def admit(self, group: int, problem: int, rows: PartRows) -> None:
         """A part becomes ready."""
         thing = rows.object
-        version = min(rows.versions_min)
+        version, rewards = min(rows.versions_min), rows.rewards
         self.ready[group] = Part(
             group,
             problem,
@@ -110,6 +110,7 @@ class PolicyQueue(msgspec.Struct):
             self.step_of(version),
             sum(rows.response_tokens),
             self.admitted,
+            max(rewards) - min(rewards),
         )
         self.admitted += 1
         self.drawn += 1

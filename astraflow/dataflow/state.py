@@ -158,7 +158,9 @@ class RunState:
         queue.incarnation = max(queue.incarnation, fact.incarnation)
         if fact.batch < queue.consumed:
             return  # a resumed trainer says again what is known
-        queue.consume(fact.batch, frozenset(fact.skipped), self.algorithms.replays[fact.policy].consumed)
+        replay = self.algorithms.replays[fact.policy]
+        queue.consume(fact.batch, frozenset(fact.skipped), replay.consumed)
+        replay.forget(fact.skipped)
         queue.measure(fact.metrics)
         queue.forget_versions(self.flow.max_staleness)
 

@@ -226,12 +226,6 @@ def _consumed(check: _Check, fact: r.Consumed) -> None:
     _incarnation(fact.incarnation)
     is_sane = all(abs(value) <= LARGEST**2 for value in fact.metrics.values())  # false for nan and inf, too
     _need(is_sane and len(fact.metrics) <= 256, "metrics that are not finite, or too many")
-    parts = queue.batches.get(fact.batch)
-    if parts is not None:
-        groups = {part.group for part in parts}
-        replays = check.state.algorithms.replays[fact.policy]
-        strange = [group for group in fact.skipped if group not in groups and replays.find(group) is None]
-        _need(not strange, f"skipped groups that are not in batch {fact.batch}: {strange[:5]}")
 
 
 def _ended(check: _Check, fact: r.Ended) -> None:

@@ -21,7 +21,7 @@ from astraflow.dataflow.step import Incoming, step
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run by path, beside the tests it borrows from
 
-from tests.dataflow.drive import Drive, make_config, make_parts  # noqa: E402
+from tests.dataflow.drive import Drive, make_config, make_parts
 
 GROUPS_A_RECORD = 64
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from astraflow.config import Component
 from astraflow.dataflow import builtin
-from astraflow.dataflow.algorithms import load_algorithms
+from astraflow.dataflow.algorithms import REPLAYS, load_algorithms
 from astraflow.dataflow.draws import draw, permuted, uniform
 from astraflow.dataflow.parts import Part, PartRows
 from storage.errors import ConfigError
@@ -22,7 +23,7 @@ def _rows(rewards: list[float], **columns: Any) -> PartRows:
 
 
 def _part(version: int, arrival: int) -> Part:
-    return Part(arrival, 0, "p", "", "h", 0, 1, version, version, 5, arrival)
+    return Part(arrival, 0, "p", "", "h", 0, 1, version, version, 5, arrival, 1.0)
 
 
 def test_draws_are_the_same_for_ever() -> None:
@@ -116,8 +117,39 @@ def test_no_replay_supplies_nothing() -> None:
     replay = builtin.NoReplay(batch_size=2, max_staleness=1, seed=0)
     replay.consumed([_part(0, 0)])
     replay.used(0, [])
+    replay.forget([0])
     replay.restore(replay.state())
-    assert (replay.supply(3), replay.mix(3), replay.find(0)) == (0, [], None)
+    assert (replay.supply(3), replay.mix(3)) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["latest", "uniform", "prioritized"])
+def test_replay_gives_a_share_of_each_batch_and_no_part_twice(name: str) -> None:
+    replay = REPLAYS[name](batch_size=5, max_staleness=2, seed=1, ratio=0.5, max_uses=2, size=4)
+    assert (replay.supply(1), replay.mix(1)) == (0, [])
+    replay.consumed([_part(0, group) for group in range(3)])
+    replay.consumed([_part(1, group) for group in range(3, 6)])  # six, and four are kept
+    assert replay.supply(1) == 2
+    mixed = replay.mix(1)
+    assert mixed == replay.mix(1) and len({part.group for part in mixed} & {2, 3, 4, 5}) == 2
+    again = REPLAYS[name](batch_size=5, max_staleness=2, seed=1, ratio=0.5, max_uses=2, size=4)
+    again.restore(json.loads(json.dumps(replay.state())))
+    assert again.mix(1) == mixed
+    for _ in range(2):
+        replay.used(1, [5])
+    replay.used(3, [99])  # group 2 is too stale at step 3
+    replay.forget([4])
+    assert [part.group for part in replay.mix(3)] == [3]
+    assert replay.supply(4) == 0
+
+
+def test_the_latest_and_the_most_telling_parts_come_first() -> None:
+    parts = [Part(g, 0, "p", "", "h", 0, 1, 0, 0, 5, g, 1000.0 if g == 1 else 0.0) for g in range(4)]
+    chosen = {}
+    for name in ("latest", "prioritized"):
+        replay = REPLAYS[name](batch_size=2, max_staleness=9, seed=0, ratio=0.5)
+        replay.consumed(parts)
+        chosen[name] = [part.group for part in replay.mix(1)]
+    assert chosen == {"latest": [3], "prioritized": [1]}
 
 
 class KeepSome:
@@ -151,6 +183,7 @@ def test_algorithms_are_found_by_name_or_import_path() -> None:
         ({"filters": [Component(name="overlong")]}, "dataflow.filters[0]", "does not take these options"),
         ({"filters": [Component(name="failed")] * 2}, "dataflow.filters", "two filters"),
         ({"replay": Component(name="none", options={"ratio": 1})}, "dataflow.replay", "does not take these options"),
+        ({"replay": Component(name="latest", options={"ratio": 1.5})}, "dataflow.replay", "ratio must be"),
         ({"problem_count": 0}, "dataflow.curator", "there are no problems"),
     ],
 )

@@ -100,7 +100,6 @@ TRAINER = {
     "a batch that does not exist": (r.Consumed(policy="solver", batch=5, step=6, incarnation=0), "does not exist"),
     "a batch before the first": (r.Consumed(policy="solver", batch=-1, step=0, incarnation=0), "does not exist"),
     "another step": (r.Consumed(policy="solver", batch=0, step=3, incarnation=0), "cannot be step"),
-    "a strange skip": (r.Consumed(policy="solver", batch=0, step=1, incarnation=0, skipped=[9]), "not in batch 0"),
     "an endless metric": (
         r.Consumed(policy="solver", batch=0, step=1, incarnation=0, metrics={"loss": float("inf")}),
         "not finite",

@@ -32,6 +32,8 @@ class Books:
     commits: dict[tuple[int, int, str], dict[str, tuple]] = field(default_factory=dict)
     parts: dict[str, dict[int, str]] = field(default_factory=dict)  # policy -> group -> state
     batches: dict[str, list[list[int]]] = field(default_factory=dict)
+    fresh: dict[str, list[int]] = field(default_factory=dict)  # parts of each batch that are not replayed
+    replayed: Counter = field(default_factory=Counter)  # (policy, group) -> uses
     consumed: dict[str, int] = field(default_factory=dict)
     versions: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict)
     pools: dict[str, r.PoolJoined] = field(default_factory=dict)
@@ -47,7 +49,7 @@ def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True) -> 
     books = Books(config)
     for policy in config.policies:
         books.parts[policy], books.batches[policy], books.versions[policy] = {}, [], {}
-        books.consumed[policy] = 0
+        books.consumed[policy], books.fresh[policy] = 0, []
     records = _decisions(store, keys)
     _check_ids(store, keys, records)
     _check_epochs(records)
@@ -150,6 +152,8 @@ def _take_consumed(books: Books, fact: r.Consumed) -> None:
     for n in range(books.consumed[fact.policy], fact.batch + 1):
         books.counts["consumed"] += 1
         for group in books.batches[fact.policy][n]:
+            if books.parts[fact.policy][group] == "consumed":
+                continue  # replayed
             skipped = n == fact.batch and group in fact.skipped
             assert books.parts[fact.policy][group] == "batched"
             books.parts[fact.policy][group] = "skipped" if skipped else "consumed"
@@ -188,8 +192,10 @@ def _bound(books: Books, policy: str, pool: str) -> int:
     trainer = books.config.trainer_of(policy)
     newest = max(step for step, _ in books.versions[policy].values())
     behind = newest - books.applied[pool, policy]
-    reach = books.config.dataflow.max_staleness + 1 - behind
-    return max(0, min(reach, trainer.steps - books.consumed[policy])) * trainer.batch_size
+    first = books.consumed[policy]
+    last = min(first + books.config.dataflow.max_staleness + 1 - behind, trainer.steps)
+    fresh = books.fresh[policy]  # of batches that are formed; others have batch_size less what replay adds
+    return sum(fresh[n] if n < len(fresh) else trainer.batch_size for n in range(first, last))
 
 
 def _take_lease(books: Books, pool: str, group: int, problem: int, attempt: int) -> None:
@@ -244,9 +250,17 @@ def _take_batch(books: Books, batch: r.Batched) -> None:
     assert 1 <= len(batch.groups) <= trainer.batch_size and len(set(batch.groups)) == len(batch.groups)
     if len(batch.groups) < trainer.batch_size:
         books.counts["short_batch"] += 1
+    replay = books.config.dataflow.replay
+    books.fresh[batch.policy].append(0)
     for i, group in enumerate(batch.groups):
-        assert books.parts[batch.policy][group] == "ready", "a batch takes a part that is not ready"
-        books.parts[batch.policy][group] = "batched"
+        if books.parts[batch.policy][group] == "consumed":
+            books.replayed[batch.policy, group] += 1
+            books.counts["replayed"] += 1
+            assert books.replayed[batch.policy, group] <= replay.options["max_uses"], "a part is replayed too often"
+        else:
+            assert books.parts[batch.policy][group] == "ready", "a batch takes a part that is not ready"
+            books.parts[batch.policy][group] = "batched"
+            books.fresh[batch.policy][-1] += 1
         at = batch.objects[i]
         row = (batch.paths[at], batch.stores[at], batch.hashes[at], batch.row_starts[i], batch.row_counts[i])
         brought = [parts[batch.policy] for (g, _, _), parts in books.commits.items() if g == group]
@@ -254,6 +268,8 @@ def _take_batch(books: Books, batch: r.Batched) -> None:
         lag = batch.n - books.versions[batch.policy][batch.versions[i]][0]
         assert 0 <= lag <= books.config.dataflow.max_staleness, f"lag {lag}"
         books.counts[f"lag_{lag}"] += 1
+    used = len(batch.groups) - books.fresh[batch.policy][-1]
+    assert used <= int(replay.options.get("ratio", 0) * trainer.batch_size), "more is replayed than the ratio allows"
     batches.append(list(batch.groups))
 
 

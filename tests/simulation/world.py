@@ -83,6 +83,8 @@ def draw_config(seed: int) -> RunConfig:
         kind = rng.choice(["same", "short", "frozen"])
         override = {"steps": 2} if kind == "short" else {}
         policies["verifier"] = Policy(model="none", frozen=kind == "frozen", trainer=override)
+    replay = rng.choice(["none", "none", "latest", "uniform", "prioritized"])
+    options = {} if replay == "none" else {"ratio": 0.5, "max_uses": rng.choice([1, 2])}
     filters = [Component(name="zero_advantage")] if rng.random() < 0.4 else []
     return RunConfig(
         name="run",
@@ -100,6 +102,7 @@ def draw_config(seed: int) -> RunConfig:
             filters=filters,
             curator=Component(name=rng.choice(["shuffled", "sequential"])),
             order=Component(name=rng.choice(["edf", "fifo", "lifo"])),
+            replay=Component(name=replay, options=options),
             coupling=rng.choice(["none", "none", "slowest"]),
             max_redraw=rng.choice([1, 2, 8]),
             max_attempts=rng.choice([2, 3]),
@@ -222,7 +225,7 @@ class World:
             rng=random.Random(self.rng.getrandbits(32)),
             capacity=self.rng.choice([2, 5, 9]),
             pace=self.rng.choice([0.3, 1.0]),
-            sameness=self.rng.choice([0.1, 0.5, 0.95]),
+            sameness=self.rng.choice([0.1, 0.5, 0.8]),
             mischief=self.rng.choice([0.0, 0.0, 0.0, 0.1, 0.5]),
         )
         fate = self.rng.choice(["lives", "lives", "lives", "dies", "mute", "drains"])

@@ -139,6 +139,7 @@ class PoolLife:
             await _cancel([*self._player.tasks.values(), *others])
             for served in self._served.values():
                 await served.engine.close()
+            self._contact.close()
 
     async def _unless_ended(self, work: Coroutine[Any, Any, None], others: list[asyncio.Task[None]]) -> None:
         """Do ``work``; the end of any other task, or a dead engine, is an error that is raised here."""

@@ -19,6 +19,7 @@ from storage.store import ObjectStore
 T = TypeVar("T")
 log = logging.getLogger("astraflow.trainer")
 
+EVERY_STEP = ("waiting", "trained")
 PATIENCE_S = 120.0
 """How long an unreachable store is asked before the trainer ends (it can be started again at any time)."""
 
@@ -45,7 +46,8 @@ class Life:
         """Show ``state`` and ``figures`` in the status object and the log."""
         figures = finite(figures)
         self.beat.set(state=state, waiting="", **figures)
-        log.info("%s: %s %s", self.policy, state, {name: round(value, 4) for name, value in figures.items()} or "")
+        level = logging.DEBUG if state in EVERY_STEP else logging.INFO
+        log.log(level, "%s: %s %s", self.policy, state, {name: round(v, 4) for name, v in figures.items()} or "")
 
     def persist(
         self,

@@ -133,6 +133,7 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
     def arrived() -> bool:
         try:
             tenure.feed.poll()
+            tenure.checkpoints.settle(wait=False)
         except StoreError as error:
             if error.kind != "unreachable":
                 raise

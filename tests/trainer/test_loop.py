@@ -9,6 +9,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+import storage.commit_points as commit_points
 from astraflow.records import (
     Consumed,
     DrainRequested,
@@ -218,3 +219,44 @@ def test_an_unknown_kind_is_a_config_error(make_run):
     with pytest.raises(ConfigError) as raised:
         run_trainer(run.store, run.config, "solver")
     assert raised.value.where == "policies.solver.trainer.kind"
+
+
+def test_a_new_life_learns_what_the_older_did_while_it_claimed(make_run):
+    """The older trainer, still at work, publishes the very version that the new one is about to claim."""
+    run = make_run(steps=4)
+    run.decide(run.batched(0), run.batched(1))
+    fenced: list[Fenced] = []
+
+    def older():
+        try:
+            run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+        except Fenced as error:
+            fenced.append(error)
+
+    first = threading.Thread(target=older)
+    first.start()
+    while len(of(run.facts(), Consumed)) < 2:
+        time.sleep(0.02)
+    main, passed = threading.get_ident(), []
+
+    def hook(name):
+        if name == "trainer.after_blobs" and threading.get_ident() == main and not passed:
+            passed.append(name)
+            run.decide(run.batched(2))
+            while head(run).version < 3:
+                time.sleep(0.02)
+        if name == "trainer.after_claim" and threading.get_ident() == main:
+            run.decide(run.batched(3))
+
+    commit_points.hook = hook
+    try:
+        run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
+    finally:
+        commit_points.hook = None
+    first.join(timeout=30)
+    assert passed and len(fenced) == 1
+    done = [(fact.batch, fact.incarnation) for fact in of(run.facts(), Consumed)]
+    assert done == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 1)]
+    published = [(fact.version, fact.step, fact.incarnation) for fact in of(run.facts(), Published)]
+    assert published[-3:] == [(3, 3, 0), (4, 3, 1), (5, 4, 1)]
+    assert len({fact.digest for fact in of(run.facts(), Published) if fact.step == 3}) == 1

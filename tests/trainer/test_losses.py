@@ -143,3 +143,11 @@ def test_a_wrong_loss_is_a_config_error_with_its_key(name, options):
     with pytest.raises(ConfigError) as raised:
         load_loss(Component(name=name, options=options), key="policies.solver.trainer.loss")
     assert raised.value.where.startswith("policies.solver.trainer.loss") and raised.value.remedy
+
+
+def test_a_loss_that_is_nan_where_masked_is_no_harm():
+    values = torch.tensor([[1.0, -1.0]], requires_grad=True)
+    mask = torch.tensor([[True, False]])
+    total = weighted_sum(values.log(), mask, torch.ones(1))  # log(-1) is NaN
+    total.backward()
+    assert total.item() == 0.0 and values.grad[0, 0].item() == 1.0

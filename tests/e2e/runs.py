@@ -53,7 +53,7 @@ flush_s = 0.0
 UNHURRIED = """
 extends = "small.toml"
 name = "unhurried"
-problems.reward = { name = "tests.e2e.rewards:Unhurried", options = { seconds = 0.5 } }
+problems.reward = { name = "tests.e2e.rewards:Unhurried", options = { seconds = 0.3 } }
 """
 
 TWO_POLICIES = """
@@ -84,6 +84,7 @@ class RunUnderTest:
         self.stack, self.name = stack, name
         self.keys = RunKeys(name)
         self.store_url = store or str(stack.folder / "store")
+        self._hold = stack.folder / f"hold-{name}"
         self.commands: list[subprocess.Popen[str]] = []
         self.records: list[bytes] = []
         self._follower: RunFollower | None = None
@@ -95,8 +96,10 @@ class RunUnderTest:
     def start(self, recipe: str, *overrides: str) -> RunUnderTest:
         """``astraflow run RECIPE``, followed in the background."""
         write_recipes(self.stack.folder)
-        store = f"store={self.store_url}"
-        self._command("run", f"{recipe}.toml", f"name={self.name}", store, *overrides, "--json")
+        own = [f"name={self.name}", f"store={self.store_url}"]
+        if recipe != "small":
+            own.append(f"problems.reward.options.hold={self._hold}")
+        self._command("run", f"{recipe}.toml", *own, *overrides, "--json")
         wait_for(self._exists, self, "the run to begin")
         self._thread.start()
         return self
@@ -106,15 +109,30 @@ class RunUnderTest:
         self._command("run", "--resume", self.name, "--store", self.store_url, "--json")
 
     def wait_for_steps(self, more: int = 1) -> None:
-        """Wait until so many more steps are done."""
+        """Let the run go on until so many more steps are done, then hold it up again."""
         goal = self.steps + more
+        self.let_go()
         wait_for(lambda: self.steps >= goal or self.view().is_over, self, f"step {goal}")
+        self.hold()
+
+    def hold(self) -> None:
+        """From here on no answer of an ``unhurried`` run is scored, so that what is being played stays so."""
+        self._hold.touch()
+
+    def let_go(self) -> None:
+        """Answers are scored again."""
+        self._hold.unlink(missing_ok=True)
 
     def answers(self) -> list[Answer]:
-        """What the commands said in the end, in the order of their start."""
+        """What the commands said in the end, in the order of their start; nothing is held up any more."""
+        self.let_go()
         answers = [finish(command, timeout_s=240) for command in self.commands]
         self.commands.clear()
         return answers
+
+    def answer(self) -> Answer:
+        """What the command said that was started first; the run stays held up if it is."""
+        return finish(self.commands.pop(0), timeout_s=240)
 
     def abandon(self) -> None:
         """End what may still run of it: commands, and by the stop wish everything else."""

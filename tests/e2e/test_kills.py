@@ -46,6 +46,7 @@ def die_at(run: RunUnderTest, point: str) -> None:
     """Whoever passes ``point`` next dies there; return once the run has gone on."""
     armed = run.stack.kill_folder / point
     armed.touch()
+    run.let_go()
     if point == "trainer.after_claim":  # only a new life of a trainer passes it
         run.kill(run.a_life("trainer"))
     wait_for(lambda: not armed.exists(), run, f"a death at {point}")
@@ -54,7 +55,9 @@ def die_at(run: RunUnderTest, point: str) -> None:
 
 def die_at_random(run: RunUnderTest, draws: random.Random) -> None:
     """Kill one process of the run at a random moment, as soon as it lives."""
-    role, delay_s = draws.choice(LIVES), draws.uniform(0, 2)
+    role, delay_s = draws.choice(LIVES), draws.uniform(0, 1.5)
     run.a_life(role)
+    run.let_go()
     run.pause(delay_s)
     run.kill(run.a_life(role))
+    run.hold()

@@ -67,26 +67,30 @@ class LocalStore:
         path = self._path(key)
         try:
             temporary = self._write(data)
-            self._name(os.replace, temporary, path)
+            try:
+                self._name(os.replace, temporary, path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)  # noqa: PTH108
+                raise
         except OSError as error:
-            raise _mapped(error, key, self.url) from error
+            raise _mapped(error, key, self.url, writing=True) from error
 
     def create(self, key: str, data: bytes) -> Created:
         path = self._path(key)
         if os.path.lexists(path):  # spares the temporary file; the link below decides
             return Created.EXISTED
-        temporary = ""
         try:
             temporary = self._write(data)
-            self._name(os.link, temporary, path)
+            try:
+                self._name(os.link, temporary, path)
+            finally:
+                with suppress(OSError):
+                    os.unlink(temporary)  # noqa: PTH108
         except FileExistsError:
             return Created.EXISTED
         except OSError as error:
-            raise _mapped(error, key, self.url) from error
-        finally:
-            if temporary:
-                with suppress(OSError):
-                    os.unlink(temporary)  # noqa: PTH108
+            raise _mapped(error, key, self.url, writing=True) from error
         return Created.CREATED
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
@@ -173,9 +177,14 @@ class LocalStore:
                         os.unlink(entry.path)  # noqa: PTH108
 
 
-def _mapped(error: OSError, key: str, url: str) -> StoreError:
+def _mapped(error: OSError, key: str, url: str, *, writing: bool = False) -> StoreError:
     """The store's error for a disk's error."""
     where = f"{url}/{key}"
+    if writing and isinstance(error, NotADirectoryError | IsADirectoryError):
+        remedy = "Choose another key: on a disk none is both an object and a folder of others"
+        return StoreError(
+            "a part of this key is an object, or it is a folder", where=where, remedy=remedy, kind="denied"
+        )
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return NotFound("there is no such object", where=where, kind="not_found")
     text = error.strerror or str(error)

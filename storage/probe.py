@@ -27,18 +27,18 @@ def check_store(
     A store that has just started may need a moment, so it has ``tries``; ``racers`` > 0 also lets that many threads
     create one key at the same time.
     """
-    pause_s = 0.5
-    for left in reversed(range(tries)):
+    tried = 0
+    while True:
+        tried += 1
         try:
             _check_once(store)
             if racers:
                 _race(store, racers)
             return
         except StoreError as error:
-            if left == 0 or error.kind in ("denied", "no_bucket"):
+            if tried >= tries or error.kind in ("denied", "no_bucket"):
                 raise
-            sleep(pause_s)
-            pause_s *= 2
+            sleep(0.5 * 2 ** (tried - 1))
 
 
 def _check_once(store: ObjectStore) -> None:

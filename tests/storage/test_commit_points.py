@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from storage import commit_points
 from storage.commit_points import COMMIT_POINTS, commit_point
 
 PROGRAM = """
@@ -59,6 +61,27 @@ def test_the_count_is_per_point(monkeypatch: pytest.MonkeyPatch) -> None:
     assert killed == []
     commit_point("pool.after_apply")
     assert killed == [(os.getpid(), signal.SIGKILL)]
+
+
+def test_an_armed_point_kills_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _, number: killed.append(number))
+    monkeypatch.delenv("ASTRAFLOW_KILL_AT", raising=False)
+    monkeypatch.setenv("ASTRAFLOW_KILL_DIR", str(tmp_path))
+    commit_point("pool.after_apply")
+    assert killed == []
+    (tmp_path / "pool.after_apply").touch()
+    for name in ("pool.before_apply", "pool.after_apply", "pool.after_apply"):
+        commit_point(name)
+    assert killed == [signal.SIGKILL]
+
+
+def test_a_hook_sees_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(commit_points, "hook", seen.append)
+    for name in COMMIT_POINTS:
+        commit_point(name)
+    assert seen == list(COMMIT_POINTS)
 
 
 def test_points_are_named_by_who_passes_them() -> None:

@@ -185,6 +185,20 @@ def test_errors_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, err
         store.get("x")
 
 
+def test_a_key_is_an_object_or_a_folder(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("folder/x", b"1")
+    for key in ("folder", "folder/x/y"):
+        with pytest.raises(StoreError) as caught:
+            store.put(key, b"2")
+        assert caught.value.kind == "denied"
+    with pytest.raises(StoreError) as caught:
+        store.create("folder/x/y", b"2")
+    assert caught.value.kind == "denied"
+    assert [info.key for info in store.list("")] == ["folder/x"]
+    assert list((tmp_path / TEMPORARY).iterdir()) == []
+
+
 def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"before")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from astraflow.config import Component, RunConfig
-from astraflow.dataflow import builtin, replays
+from astraflow.dataflow import builtin, curators, replays
 from astraflow.dataflow.parts import Part, PartRows
 from storage.errors import ConfigError
 
@@ -91,7 +91,13 @@ class Replay(Protocol):
         ...
 
 
-CURATORS: dict[str, Callable[..., Curator]] = {"shuffled": builtin.Shuffled, "sequential": builtin.Sequential}
+CURATORS: dict[str, Callable[..., Curator]] = {
+    "shuffled": builtin.Shuffled,
+    "sequential": builtin.Sequential,
+    "filter_solved": curators.FilterSolved,
+    "greso": curators.Greso,
+    "curriculum": curators.Curriculum,
+}
 FILTERS: dict[str, Callable[..., Filter]] = {
     "zero_advantage": builtin.ZeroAdvantage,
     "overlong": builtin.Overlong,

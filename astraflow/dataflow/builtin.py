@@ -43,8 +43,18 @@ class Shuffled(Sequential):
     """Every problem once an epoch, in an order drawn from (seed, epoch)."""
 
     def select(self) -> int:
-        epoch, index = divmod(self._position, self._count)
+        return self.at(self._position)
+
+    def at(self, position: int) -> int:
+        """The problem at any position of the endless order."""
+        epoch, index = divmod(position, self._count)
         return permuted(index, self._count, self._seed, "curator", epoch)
+
+
+def is_constant(rewards: Sequence[float], tolerance: float = 1e-6) -> bool:
+    """Whether all rewards are equal, up to float noise."""
+    low, high = min(rewards), max(rewards)
+    return high - low <= tolerance * max(1.0, abs(low), abs(high))
 
 
 class ZeroAdvantage:
@@ -54,9 +64,7 @@ class ZeroAdvantage:
         self._tolerance = tolerance
 
     def keep(self, rows: PartRows) -> bool:
-        rewards = rows.rewards
-        low, high = min(rewards), max(rewards)
-        return high - low > self._tolerance * max(1.0, abs(low), abs(high))
+        return not is_constant(rows.rewards, self._tolerance)
 
 
 class Overlong:

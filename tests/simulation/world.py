@@ -100,7 +100,7 @@ def draw_config(seed: int) -> RunConfig:
             max_staleness=max_staleness,
             prefetch=rng.randint(1, max(1, max_staleness)),
             filters=filters,
-            curator=Component(name=rng.choice(["shuffled", "sequential"])),
+            curator=Component(name=rng.choice(["shuffled", "sequential", "filter_solved", "greso", "curriculum"])),
             order=Component(name=rng.choice(["edf", "fifo", "lifo"])),
             replay=Component(name=replay, options=options),
             coupling=rng.choice(["none", "none", "slowest"]),

@@ -3,7 +3,8 @@
 ``absorb`` takes one validated fact record, ``apply`` one decision, ``begin`` and ``observe`` what a decision
 record saw. None of them asks, draws or decides, so the same logs give the same state; ``step`` decides on it.
 Between two decision records nothing is pending: ``settle`` forgets facts that had no effect (late attempts).
-A snapshot holds the whole state as JSON and comes back exactly, order of dictionaries included.
+A snapshot holds the whole state as JSON and comes back exactly, order of dictionaries included. All effects of
+facts and decisions stand in this one file, a little over 300 lines, so that nothing else changes the state.
 """
 
 from __future__ import annotations

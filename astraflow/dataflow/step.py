@@ -1,5 +1,7 @@
 """One step of the manager: what it has seen in, decisions out. Reads top to bottom.
 
+Longer than 300 lines so that the whole order of decisions stands in one place.
+
 ``step`` is the only place that decides. Each decision is applied at once, so later stages see it; the state after
 ``step`` is the fold of the record that the caller then appends. It knows no store and no real clock: the same
 state, records, observations and ``now`` give the same decisions.

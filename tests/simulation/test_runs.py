@@ -16,6 +16,7 @@ from tests.simulation.world import run_world
 SEEDS = int(os.environ.get("ASTRAFLOW_SEEDS", "300"))
 FIRST = int(os.environ.get("ASTRAFLOW_FIRST_SEED", "0"))
 CHUNK = 50
+pytestmark = [pytest.mark.soak] if SEEDS > 300 else []
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,12 @@ import zstandard
 from pcodec import ChunkConfig, DeltaSpec, ModeSpec, standalone
 
 from astraflow.weights.kernels import (
+    Gaps,
     Positions,
     Words,
     apply_steps,
     find_changes,
+    gaps_of,
     join_planes,
     positions_of,
     split_planes,
@@ -67,6 +69,9 @@ class EncodedBlock:
     def size_bytes(self) -> int:
         """Bytes of all streams."""
         return sum(len(data) for _, data in self.streams)
+
+
+SAME = EncodedBlock(Kind.SAME, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +125,22 @@ def encode_dense(new: Words) -> EncodedBlock:
 
 def encode_block(base: Words, new: Words) -> EncodedBlock:
     """The change from ``base`` to ``new`` (both [N], one word size) in its smallest kind."""
-    gaps, steps = find_changes(base, new)
-    if gaps.size == 0:
-        return EncodedBlock(Kind.SAME, 0, ())
-    sparse = EncodedBlock(Kind.SPARSE, gaps.size, (_pack(gaps), _pack(_widened(steps))))
+    sparse = _packed(*find_changes(base, new))
     if sparse.size_bytes <= DENSE_ABOVE * new.nbytes:
         return sparse
     dense = encode_dense(new)
     return dense if dense.size_bytes < sparse.size_bytes else sparse
+
+
+def encode_sparse(positions: Positions, steps: Words) -> EncodedBlock:
+    """Steps [C] (zigzag) at rising ``positions`` [C] of a block as they are, however many."""
+    return _packed(gaps_of(positions), steps)
+
+
+def _packed(gaps: Gaps, steps: Words) -> EncodedBlock:
+    if gaps.size == 0:
+        return SAME
+    return EncodedBlock(Kind.SPARSE, gaps.size, (_pack(gaps), _pack(_widened(steps))))
 
 
 def decode_block(

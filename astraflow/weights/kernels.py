@@ -49,9 +49,13 @@ def unzigzag(folded: Words) -> Words:
 def find_changes(base: Words, new: Words) -> tuple[Gaps, Words]:
     """The changes from ``base`` to ``new`` [N] as gaps [C] and zigzag steps [C] of their total order."""
     positions = np.flatnonzero(base != new)
-    gaps = np.diff(positions, prepend=-1) - 1
     steps = zigzag(to_order(new[positions]) - to_order(base[positions]))
-    return gaps.astype(np.uint32), steps
+    return gaps_of(positions), steps
+
+
+def gaps_of(positions: Positions) -> Gaps:
+    """What lies between rising ``positions`` [C]: the inverse of ``positions_of``."""
+    return (np.diff(positions, prepend=-1) - 1).astype(np.uint32)
 
 
 def positions_of(gaps: Gaps) -> Positions:

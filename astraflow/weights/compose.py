@@ -1,0 +1,117 @@
+"""Changes of one block put after each other, or turned round, mostly without the weights.
+
+Steps are differences modulo 2^bits in the order of values, so two of them at one word add, and a step's
+inverse is its negative. A merged delta is therefore made from deltas alone, and going back costs no
+object in the store.
+
+What needs the words before the change (``base``), and says so by ``DataError`` of kind ``base``: the inverse
+of a ``dense`` block, which holds only the words after it.
+
+Invariant: ``compose(a, b)`` turns the base of ``a`` into the result of ``b``, and ``invert(a)`` the result of
+``a`` into its base, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from astraflow.weights.codec import (
+    SAME,
+    Change,
+    DenseChange,
+    EncodedBlock,
+    Kind,
+    SparseChange,
+    decode_block,
+    encode_dense,
+    encode_sparse,
+)
+from astraflow.weights.kernels import Words, unzigzag, zigzag
+from storage.errors import DataError
+
+
+def compose(
+    first: EncodedBlock, second: EncodedBlock, *, size: int, word: np.dtype[Any], where: str = "compose"
+) -> EncodedBlock:
+    """``first``, then ``second``, as one change of a block of ``size`` words of type ``word``."""
+    return compose_all((first, second), size=size, word=word, where=where)
+
+
+def compose_all(
+    blocks: Sequence[EncodedBlock], *, size: int, word: np.dtype[Any], where: str = "compose"
+) -> EncodedBlock:
+    """All ``blocks`` after each other as one change; each is unpacked once and the result packed once.
+
+    Raises ``DataError`` (kind ``codec``) naming ``where`` when a stream is damaged.
+    """
+    last_dense = max((at for at, block in enumerate(blocks) if block.kind is Kind.DENSE), default=0)
+    needed = [
+        block for block in blocks[last_dense:] if block.kind is not Kind.SAME
+    ]  # what a dense one overwrites is void
+    if len(needed) < 2:
+        return needed[0] if needed else SAME
+    changes = [_decoded(block, size, word, where) for block in needed]
+    merged = reduce(_after, changes)
+    if isinstance(merged, DenseChange):
+        return encode_dense(merged.new)
+    return encode_sparse(merged.positions, merged.steps)
+
+
+def invert(
+    block: EncodedBlock, *, size: int, word: np.dtype[Any], base: Words | None = None, where: str = "invert"
+) -> EncodedBlock:
+    """The change from the block's result back to its base.
+
+    A ``dense`` block needs ``base`` [size], the words before it; without them ``DataError`` of kind ``base``.
+    """
+    if block.kind is Kind.SAME:
+        return block
+    if block.kind is Kind.DENSE:
+        if base is None:
+            raise DataError(
+                "a dense block holds only the words after the change",
+                where=where,
+                remedy="Give the words before it, or reach the older version from a snapshot below it",
+                kind="base",
+            )
+        return encode_dense(base)
+    change = _decoded(block, size, word, where)
+    assert isinstance(change, SparseChange), "a block that is not dense decodes to steps"
+    return encode_sparse(change.positions, _negated(change.steps))
+
+
+def _decoded(block: EncodedBlock, size: int, word: np.dtype[Any], where: str) -> Change:
+    return decode_block(block.kind, block.changed, block.streams, size=size, word=word, where=where)
+
+
+def _after(first: Change, second: Change) -> Change:
+    """``first``, then ``second``."""
+    if isinstance(second, DenseChange):
+        return second
+    if isinstance(first, DenseChange):
+        words = first.new.copy()
+        second.write(words)
+        return DenseChange(words)
+    return _added(first, second)
+
+
+def _added(first: SparseChange, second: SparseChange) -> SparseChange:
+    """The union of two sets of steps; at a word that both change they add, and may cancel."""
+    positions = np.concatenate((first.positions, second.positions))
+    differences = np.concatenate((unzigzag(first.steps), unzigzag(second.steps)))
+    order = np.argsort(positions, kind="stable")  # two rising runs: the stable sort merges them
+    positions, differences = positions[order], differences[order]
+    again = np.flatnonzero(positions[1:] == positions[:-1])  # each position occurs at most twice
+    differences[again] += differences[again + 1]
+    kept = np.ones(positions.size, np.bool_)
+    kept[again + 1] = False
+    kept &= differences != 0
+    return SparseChange(positions[kept], zigzag(differences[kept]))
+
+
+def _negated(steps: Words) -> Words:
+    return zigzag(0 - unzigzag(steps))

@@ -6,7 +6,7 @@ import threading
 
 from prefect import flow
 
-from flows.lifecycle import run_until_signal, this_participant
+from flows.lifecycle import begin_life, run_until_signal
 
 
 @flow(name="dataflow_manager", description="Decides: leases, admission, staleness, batches, the end.", retries=0)
@@ -16,7 +16,8 @@ def dataflow_manager(run: str, store: str) -> None:
     from astraflow.recipe import load_run_config
     from storage import open_store
 
+    holder = begin_life("manager")
     opened = open_store(store)
     config = load_run_config(opened, run)
     stop = threading.Event()
-    run_until_signal(lambda: run_manager(opened, config, holder=this_participant("manager"), stop=stop), stop.set)
+    run_until_signal(lambda: run_manager(opened, config, holder=holder, stop=stop), stop.set)

@@ -6,20 +6,23 @@ matters: killed, the run goes on without it, and ``resume`` gives the run a new 
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 from prefect import flow, get_run_logger
 
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
-from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
+from astraflow.participant import Beat, Outbox, beat_every_s
 from astraflow.records import Status
 from astraflow.report import markdown
 from flows.launcher import PrefectLauncher
+from flows.lifecycle import begin_life
+from flows.patience import Patience
 from flows.supervisor import Supervisor
 from storage import open_store
+from storage.errors import ServiceError
 from storage.keys import RunKeys
 from tasks.bootstrap import begin_run
 from tasks.report import RunPage, final_figures
@@ -35,11 +38,11 @@ def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
 
     Cancelling it cancels the flows it started; the run stays in the store and can be resumed.
     """
+    participant = begin_life("experiment")
     config = begin_run(config, resume=resume)
     store, keys = open_store(config.store), RunKeys(config.name)
     follower = RunFollower(store, config)
     follower.poll()
-    participant = new_participant("experiment")
     status = Status(participant=participant, role="experiment", state="running")
     supervisor = Supervisor(
         config=config,
@@ -57,7 +60,8 @@ def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
             page.write(markdown(follower, f"ended early: {error or type(error).__name__}", supervisor.notes))
             raise
         finally:
-            supervisor.cancel_all()
+            with contextlib.suppress(ServiceError):
+                supervisor.cancel_all()
         beat.set(state="left")
     figures = final_figures(config.name, config.store)
     page.finish(markdown(follower, f"over ({follower.stopped})", supervisor.notes), figures)
@@ -71,17 +75,19 @@ def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
         return
     supervisor.begin(adopt=resume)
     next_page = 0.0
+    asking, reading = Patience(supervisor.note), Patience(supervisor.note)
     while not follower.is_over:
-        supervisor.tick()
+        with asking:
+            supervisor.tick()
         if time.monotonic() >= next_page:
             next_page = time.monotonic() + PAGE_EVERY_S
             page.write(markdown(follower, "running", supervisor.notes))
         time.sleep(TICK_S)
-        follower.poll()
-    _until(lambda: not supervisor.living(), LEAVE_TIMEOUT_S)
-
-
-def _until(done: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not done() and time.monotonic() < deadline:
+        with reading:
+            follower.poll()
+    deadline = time.monotonic() + LEAVE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with asking:
+            if not supervisor.living():
+                return
         time.sleep(TICK_S)

@@ -7,7 +7,8 @@ of the life is part of the idempotency key: asking twice for the same life gives
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from uuid import UUID
@@ -21,6 +22,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
 from flows.children import ChildSpec
+from tasks.prefect_api import reaching_prefect
 
 LIVING = frozenset({"SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"})
 
@@ -82,21 +84,21 @@ class PrefectLauncher:
 
     def find(self, spec: ChildSpec) -> list[ChildRun]:
         wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=list(self._child_tags(spec))))
-        with _client() as client:
+        with _reaching() as client:
             found = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
         return sorted((_child_run(flow_run) for flow_run in found), key=lambda child: -child.life)
 
     def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
         if not ids:
             return {}
-        with _client() as client:
+        with _reaching() as client:
             found = client.read_flow_runs(
                 flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id) for id in ids])), limit=200
             )
         return {child.id: child for child in map(_child_run, found)}
 
     def cancel(self, id: str) -> None:
-        with _client() as client:
+        with _reaching() as client:
             try:
                 if _child_run(client.read_flow_run(UUID(id))).is_living:
                     client.set_flow_run_state(UUID(id), Cancelling())
@@ -117,11 +119,14 @@ class PrefectLauncher:
 
 
 def _run(name: str, **options: Any) -> FlowRun:
-    return cast("FlowRun", run_deployment(name, **options))  # a coroutine only where a loop runs
+    with reaching_prefect(name):
+        return cast("FlowRun", run_deployment(name, **options))  # a coroutine only where a loop runs
 
 
-def _client() -> SyncPrefectClient:
-    return get_client(sync_client=True)
+@contextmanager
+def _reaching() -> Iterator[SyncPrefectClient]:
+    with reaching_prefect("flow runs"), get_client(sync_client=True) as client:
+        yield client
 
 
 def _child_run(flow_run: FlowRun) -> ChildRun:

@@ -6,8 +6,11 @@ Long work that can hand back its leases runs in a thread beside it and gets its 
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from prefect.runtime import flow_run
 
@@ -27,6 +30,32 @@ def this_participant(role: str, name: str = "") -> str:
     if not flow_run.id:
         return new_participant(role, name)
     return participant_of(role, name, str(flow_run.id), int(flow_run.run_count or 1))
+
+
+def begin_life(role: str, name: str = "") -> str:
+    """The first thing a flow does: it takes its participant's name, and an output of its own."""
+    participant = this_participant(role, name)
+    own_output(participant)
+    return participant
+
+
+def own_output(participant: str) -> None:
+    """In a local stack, write to a log file of this flow run instead of the runner's pipe.
+
+    A flow run outlives a runner that is killed, but not its pipe: the console ends the process at the first line
+    that it cannot write.
+    """
+    home = os.environ.get("ASTRAFLOW_HOME")
+    if not (home and os.environ.get("ASTRAFLOW_STACK") and flow_run.id):
+        return
+    file = Path(home) / "logs" / "flow-runs" / f"{participant}.log"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
 
 
 def run_until_signal(work: Callable[[], None], stop: Callable[[], None], *, grace_s: float = GRACE_S) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 from prefect import flow
 
-from flows.lifecycle import run_until_signal, this_participant
+from flows.lifecycle import begin_life, run_until_signal
 
 
 @flow(name="raas_pool", description="Plays leased groups with the newest weights.", retries=0)
@@ -16,9 +16,9 @@ def raas_pool(run: str, store: str, pool: str) -> None:
     from astraflow.recipe import load_run_config
     from storage import open_store
 
+    participant = begin_life("pool", pool)
     opened = open_store(store)
     config = load_run_config(opened, run)
-    participant = this_participant("pool", pool)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 

@@ -64,10 +64,10 @@ class Supervisor:
             self.children.append(child)
             earlier = self.launcher.find(spec)
             child.life = earlier[0].life if earlier else 0
-            living = next((run for run in earlier if run.is_living), None)
+            living = next((run for run in earlier if run.is_living and run.state != "CANCELLING"), None)
             if adopt and living is not None:
                 child.run, child.life, child.seen_at = living, living.life, self.clock()
-                self._note(f"{spec.key}: adopted the running flow run {living.id[:8]}")
+                self.note(f"{spec.key}: adopted the running flow run {living.id[:8]}")
             elif not self._is_finished(child):
                 self._start(child)
 
@@ -126,7 +126,7 @@ class Supervisor:
             return
         if self._is_finished(child) or (child.spec.role == "pool" and run.state == "COMPLETED"):
             child.over = "done"
-            self._note(f"{child.spec.key}: done")
+            self.note(f"{child.spec.key}: done")
         elif run.state == "CANCELLED":
             self._cancelled(child)
         else:
@@ -140,7 +140,7 @@ class Supervisor:
     def _cancelled(self, child: Child) -> None:
         """A person cancelled the child: that is a wish, not a fault."""
         child.over = f"{child.spec.key} was cancelled"
-        self._note(child.over)
+        self.note(child.over)
         self._say_lost(child, "cancelled")
         if child.spec.role != "pool":
             raise ServiceError(
@@ -161,12 +161,12 @@ class Supervisor:
         if child.restarts <= MAX_RESTARTS:
             wait_s = 0.0 if child.restarts == 1 else min(30.0, 2.0 ** (child.restarts - 1))
             child.start_at = now + wait_s
-            self._note(f"{child.spec.key}: {reason}; restart {child.restarts} of {MAX_RESTARTS} in {wait_s:g} s")
+            self.note(f"{child.spec.key}: {reason}; restart {child.restarts} of {MAX_RESTARTS} in {wait_s:g} s")
             if wait_s == 0:
                 self._start(child)
             return
         child.over = f"{child.spec.key} died {child.restarts} times without progress, last: {reason}"
-        self._note(child.over)
+        self.note(child.over)
         if child.spec.role != "pool":
             raise ServiceError(
                 child.over,
@@ -176,8 +176,8 @@ class Supervisor:
             )
 
     def _start(self, child: Child) -> None:
+        child.run = self.launcher.start(child.spec, child.life + 1)
         child.life += 1
-        child.run = self.launcher.start(child.spec, child.life)
         child.seen_at, child.beat = self.clock(), -1
         if child.spec.role == "manager":
             child.beat = max((status.beat for status in self.follower.of_role("manager")), default=-1)
@@ -189,6 +189,7 @@ class Supervisor:
         if names and child.spec.role != "manager":
             self.outbox.append([Wanted(what="lost", target=name, reason=reason[:200]) for name in names])
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Keep an event for the run's page, and log it."""
         self.notes.append(text)
         self.log(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.lifecycle import this_participant
+from flows.lifecycle import begin_life
 
 
 @flow(name="trainer", description="Trains one policy: batch, optimizer step, publish.", retries=0)
@@ -14,5 +14,6 @@ def trainer(run: str, store: str, policy: str) -> None:
     from astraflow.trainer.loop import run_trainer
     from storage import open_store
 
+    participant = begin_life("trainer", policy)
     opened = open_store(store)
-    run_trainer(opened, load_run_config(opened, run), policy, participant=this_participant("trainer", policy))
+    run_trainer(opened, load_run_config(opened, run), policy, participant=participant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, cast
@@ -14,6 +15,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactUpdate
 
 from astraflow.report import markdown_figures
+from storage.errors import ServiceError
+from tasks.prefect_api import reaching_prefect
 
 
 @task(name="final figures", retries=0, cache_policy=NO_CACHE)
@@ -33,7 +36,11 @@ class RunPage:
         self._id: UUID | None = None
 
     def write(self, text: str) -> None:
-        """Show ``text`` as the run's page."""
+        """Show ``text`` as the run's page; not shown while the server is away, since it is for the eye only."""
+        with contextlib.suppress(ServiceError), reaching_prefect("the run's page"):
+            self._write(text)
+
+    def _write(self, text: str) -> None:
         if self._id is None:
             created = create_markdown_artifact(text, key=self._key, description="The run as it goes")
             self._id = cast("UUID", created)  # a coroutine only where a loop runs

@@ -1,0 +1,39 @@
+"""Calls to the Prefect server that tell «it does not answer now» from «it refused».
+
+The server is advisory: while it is away, a run goes on, and who asks it should ask again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from storage.errors import ServiceError
+
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+
+
+@contextmanager
+def reaching_prefect(what: str) -> Iterator[None]:
+    """Turn passing faults inside into ``ServiceError`` of kind ``unreachable``; refusals stay as they are."""
+    try:
+        yield
+    except (httpx.TransportError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "Failed to reach API" not in str(error):
+            raise
+        raise _unreachable(what, error) from error
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in _PASSING:
+            raise
+        raise _unreachable(what, error) from error
+
+
+def _unreachable(what: str, error: Exception) -> ServiceError:
+    return ServiceError(
+        f"the Prefect server did not answer ({type(error).__name__}: {error})",
+        where=what,
+        remedy="The run itself goes on; `astraflow up` starts a local server again",
+        kind="unreachable",
+    )

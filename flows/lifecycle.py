@@ -32,6 +32,20 @@ def this_participant(role: str, name: str = "") -> str:
     return participant_of(role, name, str(flow_run.id), int(flow_run.run_count or 1))
 
 
+def is_here(pid: int) -> bool:
+    """Whether process ``pid`` runs on this machine and belongs to the same local stack as this one."""
+    mark = os.environ.get("ASTRAFLOW_STACK")
+    if not mark or pid <= 0:
+        return False
+    process = Path(f"/proc/{pid}")
+    try:
+        state = (process / "stat").read_bytes().rpartition(b")")[2].split()[0]
+        settings = (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return state != b"Z" and f"ASTRAFLOW_STACK={mark}".encode() in settings
+
+
 def begin_life(role: str, name: str = "") -> str:
     """The first thing a flow does: it takes its participant's name, and an output of its own."""
     participant = this_participant(role, name)

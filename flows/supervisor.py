@@ -1,7 +1,8 @@
 """Keeping a run's children alive: start, adopt, watch, restart within bounds, cancel.
 
-Two sources say that a child is dead: Prefect's state of its flow run, and its status object that no longer changes
-(an orphan of a killed runner dies unseen by Prefect). Restarting a child that still lives is harmless: managers
+Three sources say that a child is dead: Prefect's state of its flow run; its process, where that was seen on this
+machine (an orphan of a killed runner dies unseen by Prefect); and, wherever it is, its status object that no longer
+changes. Restarting a child that still lives is harmless: managers
 and trainers are fenced, and a group is admitted once. The budget of restarts is refilled by progress.
 """
 
@@ -17,10 +18,11 @@ from astraflow.participant import Outbox
 from astraflow.records import Wanted
 from flows.children import ChildSpec, children_of
 from flows.launcher import ChildRun, Launcher
-from flows.lifecycle import participant_of
+from flows.lifecycle import is_here, participant_of
 from storage.errors import ServiceError
 
 MAX_RESTARTS = 5  # of one child, without a step of progress between them
+GONE_LOOKS = 3  # so that Prefect's word on how it ended comes first
 START_TIMEOUT_S = 300.0  # from asking for a flow run to its first sign of life
 
 
@@ -36,6 +38,8 @@ class Child:
     start_at: float = 0.0  # when the next life may start
     seen_at: float = 0.0  # last change of its status, or its start
     beat: int = -1
+    pid: int = 0  # of its process, once seen on this machine
+    gone: int = 0  # looks in a row that did not find that process
     over: str = ""  # why it is not needed any more
 
     @property
@@ -53,6 +57,7 @@ class Supervisor:
     follower: RunFollower
     outbox: Outbox
     log: Callable[[str], None]
+    is_here: Callable[[int], bool] = is_here
     clock: Callable[[], float] = time.monotonic
     children: list[Child] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -105,18 +110,24 @@ class Supervisor:
         return sorted(runs[id] for id, run in self.launcher.states(list(runs)).items() if run.is_living)
 
     def _look_at_status(self, child: Child, now: float) -> None:
-        beats = [
-            status.beat
+        found = [
+            status
             for name, status in self.follower.statuses.items()
             if name.startswith(child.participants) or (child.spec.role == "manager" and status.role == "manager")
         ]
-        beat = max(beats, default=-1)
-        if beat != child.beat:
-            child.beat, child.seen_at = beat, now
+        newest = max(found, key=lambda status: status.beat, default=None)
+        if newest is not None and newest.beat != child.beat:
+            child.beat, child.seen_at = newest.beat, now
+            child.pid = newest.pid if self.is_here(newest.pid) else 0
+        child.gone = child.gone + 1 if child.pid and not self.is_here(child.pid) else 0
 
     def _judge(self, child: Child, now: float) -> None:
         run = child.run
         assert run is not None
+        if run.is_living and child.gone >= GONE_LOOKS:
+            self.launcher.cancel(run.id)
+            self._restart(child, f"its process {child.pid} is gone (Prefect says {run.state.lower()})", now)
+            return
         if run.is_living:
             limit_s = START_TIMEOUT_S if child.beat < 0 else self.config.dataflow.silence_s + 5
             if now - child.seen_at > limit_s:
@@ -178,7 +189,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         child.run = self.launcher.start(child.spec, child.life + 1)
         child.life += 1
-        child.seen_at, child.beat = self.clock(), -1
+        child.seen_at, child.beat, child.pid, child.gone = self.clock(), -1, 0, 0
         if child.spec.role == "manager":
             child.beat = max((status.beat for status in self.follower.of_role("manager")), default=-1)
         self.log(f"{child.spec.key}: started flow run {child.run.id[:8]}, life {child.life}")

@@ -1,11 +1,12 @@
 """Ending on a signal, names of participants, and what importing the layers brings along."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from flows.lifecycle import participant_of, run_until_signal, this_participant
+from flows.lifecycle import is_here, participant_of, run_until_signal, this_participant
 from storage.keys import NAME
 
 
@@ -63,6 +64,22 @@ except KeyboardInterrupt:
 """
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert answer.stdout.split() == ["asked", "left"]
+
+
+def test_processes_of_this_stack_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTRAFLOW_STACK", raising=False)
+    assert not is_here(os.getpid())
+    monkeypatch.setenv("ASTRAFLOW_STACK", "this-test")
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert is_here(sleeper.pid)
+    assert not is_here(os.getppid())
+    assert not is_here(0)
+    sleeper.kill()
+    while is_here(sleeper.pid):
+        pass
+    assert sleeper.returncode is None  # a zombie until it is waited for, and yet not here
+    sleeper.wait()
+    assert not is_here(sleeper.pid)
 
 
 def modules_after(*imports: str) -> set[str]:

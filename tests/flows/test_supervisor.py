@@ -76,6 +76,7 @@ class World:
         )
         self.store, self.keys = MemoryStore("memory://supervisor"), RunKeys(self.config.name)
         self.launcher, self.now, self.beats = FakeLauncher(), 0.0, count(1)
+        self.here: set[int] = set()  # pids that run on this machine
         self.supervisor = self.new_supervisor("experiment-1")
 
     def new_supervisor(self, participant: str) -> Supervisor:
@@ -88,6 +89,7 @@ class World:
             outbox=Outbox(self.store, self.keys, participant),
             log=lambda text: None,
             clock=lambda: self.now,
+            is_here=self.here.__contains__,
         )
 
     def tick(self, seconds: float = 1.0) -> None:
@@ -102,7 +104,8 @@ class World:
             self.launcher.set(key, "RUNNING")
         role = key.partition("-")[0]
         name = "manager" if role == "manager" else f"{key}-{run.id[:8]}"
-        status = Status(participant=name, role=role, state="running", beat=next(self.beats))
+        pid = 1000 + int(run.id[:8])
+        status = Status(participant=name, role=role, state="running", beat=next(self.beats), pid=pid)
         self.store.put(self.keys.status(name), encode(status))
         return name
 
@@ -174,6 +177,35 @@ def test_an_orphan_that_goes_silent_is_replaced(world: World) -> None:
     assert world.lives("pool-local") == 2
     assert world.launcher.cancelled == ["00000002-0000"]
     assert world.wishes()[0].target == name
+
+
+def test_an_orphan_whose_process_is_gone_is_replaced_soon() -> None:
+    world = World()
+    world.here.update({1000, 1001, 1002})
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    world.here.remove(1001)
+    for _ in range(3):
+        world.tick()
+    assert world.lives("trainer-solver") == 2
+    assert world.lives("manager") == world.lives("pool-local") == 1
+    assert "process 1001 is gone" in world.supervisor.notes[-1]
+
+
+def test_a_process_that_has_just_ended_waits_for_prefects_word() -> None:
+    world = World()
+    world.here.update({1000, 1001, 1002})
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    world.here.remove(1002)
+    world.tick()
+    world.launcher.set("pool-local", "COMPLETED")
+    with pytest.raises(ServiceError, match="no pool is left"):
+        world.tick()
+    assert world.lives("pool-local") == 1
+    assert world.wishes() == []
 
 
 def test_a_flow_run_that_no_runner_takes_is_asked_for_again() -> None:

@@ -167,7 +167,7 @@ def _decode_sparse(changed: int, streams: Sequence[tuple[Codec, bytes]], size: i
         raise ValueError(f"{len(streams)} streams of {changed} changes for {size} words")
     gaps = _unpack(*streams[0], changed, np.dtype(np.uint32))
     steps = _unpack(*streams[1], changed, _wide(word))
-    positions = positions_of(gaps)
+    positions = positions_of(gaps, size)
     if positions[-1] >= size:
         raise ValueError(f"position {positions[-1]} is outside the block's {size} words")
     return SparseChange(positions, _narrowed(steps, word))

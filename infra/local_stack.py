@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from infra.processes import MARKER, Process, end, marked, spawn
 from storage.errors import ServiceError
 
 PREFERRED_PORT = 4200
+FIXED_PORTS = range(10_000, 32_000)
 START_TIMEOUT_S = 180.0
 FLOW_GRACE_S = 25.0  # a cancelled pool may drain for 20 s
 
@@ -147,8 +149,11 @@ def _start(home: Path, old: Stack | None) -> Stack:
 
 
 def _listener(preferred: int) -> socket.socket:
-    """A listening socket on 127.0.0.1, on the preferred port if it is free."""
-    for port in (preferred, 0):
+    """A listening socket on 127.0.0.1, on the preferred port if it is free, else below those of outgoing connections.
+
+    A port that outgoing connections may get could be taken by one while the server is down.
+    """
+    for port in (preferred, *random.sample(FIXED_PORTS, 50)):
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

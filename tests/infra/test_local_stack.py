@@ -1,6 +1,7 @@
 """The local stack for real: idempotent, repairs itself, two at once, and nothing left behind."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -81,7 +82,8 @@ def test_a_start_that_fails_shows_the_log_and_leaves_nothing(tmp_path: Path, mon
     assert read_stack(tmp_path / "home") is None
 
 
-def test_two_stacks_at_once(tmp_path: Path) -> None:
+def test_two_stacks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_stack, "PREFERRED_PORT", random.choice(local_stack.FIXED_PORTS))  # others may want 4200
     homes = [tmp_path / "one", tmp_path / "two"]
     stacks: dict[Path, Stack] = {}
 

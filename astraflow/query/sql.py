@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import duckdb
 import pyarrow as pa
@@ -34,10 +35,18 @@ def run_sql(query: str, sources: Mapping[str, Source], columns: Mapping[str, lis
                 connection.register(name, sources[name]())
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             relation = connection.sql(query)
-            result: pa.Table = relation.to_arrow_table()
-            return result
+            return _with_plain_integers(relation.to_arrow_table())
         except duckdb.Error as error:
             raise _wrong(str(error).strip(), columns) from error
+
+
+def _with_plain_integers(table: pa.Table) -> pa.Table:
+    """DuckDB sums integers to 128 bits, which Arrow has as decimals: columns whose values fit become int64 again."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_decimal(field.type) and field.type.precision == 38 and field.type.scale == 0:
+            with suppress(pa.ArrowInvalid):  # too large for 64 bits
+                table = table.set_column(at, field.name, table.column(at).cast(pa.int64()))
+    return table
 
 
 def _named(query: str, sources: Mapping[str, Source]) -> list[str]:

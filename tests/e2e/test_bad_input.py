@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -173,9 +174,14 @@ def careless_s3() -> Iterator[tuple[str, dict[str, bytes], set[str]]]:
         def do_GET(self) -> None:
             self.reply(200, objects[self.key]) if self.key in objects else self.reply(404)
 
-        def do_DELETE(self) -> None:
-            objects.pop(self.key, None)
-            self.reply(204)
+        def do_POST(self) -> None:
+            """Delete several objects."""
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            keys = re.findall(r"<Key>(.*?)</Key>", body)
+            for key in keys:
+                objects.pop(key, None)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            self.reply(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
         def log_message(self, *_: object) -> None:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from astraflow.query import Run
@@ -70,3 +71,12 @@ def test_python_variables_are_out_of_reach(run: Run) -> None:
     assert secret.num_rows
     with pytest.raises(ConfigError, match="secret does not exist"):
         run.sql("select * from secret")
+
+
+def test_sums_of_integers_are_integers() -> None:
+    table = pa.table({"a": [1, 2]})
+    result = run_sql(
+        "select sum(a) as small, sum(a) * 10000000000000000000::hugeint as large from t", {"t": lambda: table}, {}
+    )
+    assert result.schema.field("small").type == pa.int64()
+    assert result.to_pylist() == [{"small": 3, "large": 3 * 10**19}]

@@ -118,7 +118,8 @@ class Supervisor:
         newest = max(found, key=lambda status: status.beat, default=None)
         if newest is not None and newest.beat != child.beat:
             child.beat, child.seen_at = newest.beat, now
-            child.pid = newest.pid if self.is_here(newest.pid) else 0
+            if newest.pid != child.pid:  # a process that died right after its beat is still the one that was seen
+                child.pid = newest.pid if self.is_here(newest.pid) else 0
         child.gone = child.gone + 1 if child.pid and not self.is_here(child.pid) else 0
 
     def _judge(self, child: Child, now: float) -> None:

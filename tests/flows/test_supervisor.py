@@ -185,6 +185,7 @@ def test_an_orphan_whose_process_is_gone_is_replaced_soon() -> None:
     world.supervisor.begin(adopt=False)
     world.beat_all()
     world.tick()
+    world.beat("trainer-solver")  # its last beat, seen only after its death
     world.here.remove(1001)
     for _ in range(3):
         world.tick()

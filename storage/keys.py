@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,62}$")
 _SNAPSHOT_TOP = 10**10
+_MERGE = re.compile(r"/merged/(?P<version>\d{8})-(?P<base>\d{8})\.json$")
 _TRAJECTORY = re.compile(r"^trajectories/policy=(?P<policy>[^/]+)/version=(?P<version>\d+)/(?P<file>[^/]+)\.parquet$")
 
 
@@ -103,6 +104,19 @@ class RunKeys:
 
     def manifest(self, policy: str, version: int) -> str:
         return f"{self.run}/weights/{policy}/{version:08d}/manifest.json"
+
+    def merged(self, policy: str) -> str:
+        """The folder of a policy's merged deltas: blobs and records."""
+        return f"{self.run}/weights/{policy}/merged/"
+
+    def merge(self, policy: str, base: int, version: int) -> str:
+        """The record of the merged delta from ``base`` to ``version``; in a LIST by the version it ends at."""
+        return f"{self.run}/weights/{policy}/merged/{version:08d}-{base:08d}.json"
+
+    def merge_span(self, key: str) -> tuple[int, int] | None:
+        """(base, version) of a merge record's key, or None for another key."""
+        match = _MERGE.search(key)
+        return (int(match["base"]), int(match["version"])) if match else None
 
     def model_files(self, policy: str) -> str:
         """The Hugging Face files beside the weights: config, tokenizer, chat template."""

@@ -12,7 +12,7 @@ only when the base's digest is that of the newest version.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from astraflow.weights.codec import EncodedBlock, encode_block, encode_dense
 from astraflow.weights.container import BlockRecord, record_of
 from astraflow.weights.layout import BLOCK_ELEMENTS
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest, encode_manifest, seal
+from astraflow.weights.merger import MergeQueue, Merger
 from astraflow.weights.replica import Replica
 from astraflow.weights.source import Source
 from astraflow.weights.uploader import BLOB_BYTES, Uploader
@@ -67,6 +68,7 @@ class Publisher:
         policy: str,
         *,
         anchor_every: int,
+        merge_every: Sequence[int] = (),
         block_elements: int = BLOCK_ELEMENTS,
         blob_bytes: int = BLOB_BYTES,
     ) -> None:
@@ -82,6 +84,9 @@ class Publisher:
         self._head: Manifest | None = None
         self._looked = False  # after that a collision tells what is newer, so that a retry meets its own manifest
         self._base: Replica | None = None
+        self._merger = Merger(store, keys, policy, every=merge_every, writer=self._writer, blob_bytes=blob_bytes)
+        self._merges = MergeQueue(self._merger)
+        self._merged = False  # whether this life has looked for merges that an earlier one left undone
 
     def head(self) -> Manifest | None:
         """The newest version's manifest, or None before the first."""
@@ -132,7 +137,14 @@ class Publisher:
         self._head = wanted if there is None else self._settle(wanted, self._decode(there, wanted.version))
         commit_point("trainer.after_manifest")
         self._keep(source, digests)
+        version = self._head.version
+        self._merges.add(self._merger.due(version) if self._merged else self._merger.due_until(version), source.layout)
+        self._merged = True
         return self._head
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Wait for the merges that are due, which nobody needs to; False if they took longer than ``timeout_s``."""
+        return self._merges.settle(timeout_s)
 
     def _write_blobs(
         self, source: Source, digests: list[str], head: Manifest | None, incarnation: int, anchor: bool

@@ -2,24 +2,27 @@
 
 Pulled, never pushed. The copy is hashed before a delta is applied and after, block by block, so that
 what comes out has the digest in its manifest or does not come out at all. A copy in the middle of an
-update counts as torn until the last block is checked; a torn or foreign copy is given up for the
-newest snapshot.
+update counts as torn until the last block is checked; a torn or foreign copy is given up for a
+snapshot. An object that is damaged or gone is left out, and the next cheapest way is taken.
 
 Invariant: ``version`` is -1 or the copy has, bit for bit, the weights of that version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
-from astraflow.weights.catch_up import CatchUp, plan_catch_up
-from astraflow.weights.codec import decode_block
+from astraflow.weights.catch_up import CatchUp, Hop, Road, plan_catch_up
+from astraflow.weights.codec import Kind, SparseChange, decode_block
 from astraflow.weights.container import StoredBlock, read_blob
 from astraflow.weights.downloader import downloads
+from astraflow.weights.kernels import unzigzag, zigzag
 from astraflow.weights.layout import Layout
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest
+from astraflow.weights.manifests import AHEAD, Manifests, hop_folder
+from astraflow.weights.merged import Merges
 from astraflow.weights.replica import Replica
 from astraflow.weights.update import WeightUpdate
 from storage.errors import DataError, NotFound
@@ -39,6 +42,8 @@ class Subscriber:
         self._newest = -1
         self._held: Manifest | None = None
         self._replica: Replica | None = None
+        self._road: Road = (-1, -1)  # of the plan under way
+        self._payload_bytes = 0
         self._changed: set[str] = set()  # since the last update that was returned, over fetches that failed too
 
     @property
@@ -54,17 +59,35 @@ class Subscriber:
     def fetch(self, version: int) -> WeightUpdate:
         """Bring the copy to ``version`` (newer or older than the one held) and return it.
 
-        A damaged delta or copy is passed over by starting from a snapshot. Raises ``NotFound`` if there is no such
+        What is damaged or gone is passed over for the next cheapest way. Raises ``NotFound`` if there is no such
         version, ``DataError`` if it can not be had intact; the subscriber stays usable.
         """
         self._forget_if_touched()
-        plan = plan_catch_up(self.manifest, version, self.version)
-        try:
-            return self._follow(plan)
-        except DataError:
-            if plan.snapshot:
-                raise
-            return self._follow(plan_catch_up(self.manifest, version, held=-1))
+        manifests = Manifests(self.manifest)
+        avoid: set[Road] = set()
+        first: DataError | NotFound | None = None
+        self._payload_bytes = 0
+        while True:
+            try:
+                plan = self._plan(manifests, version, avoid)
+            except DataError as error:
+                raise (_lost(version, first) if first else error) from (first or error.__cause__)
+            try:
+                return self._follow(plan, manifests)
+            except (DataError, NotFound) as error:
+                avoid.add(self._road)
+                first = first or error
+
+    def _plan(self, manifests: Manifests, version: int, avoid: set[Road]) -> CatchUp:
+        """The cheapest way left. A reader one behind asks for nothing but the manifest."""
+        held = self.version
+        if version - held == 1 and held >= 0 and not avoid:
+            return plan_catch_up(manifests.read, version, held)
+        low = min(version, held if held >= 0 else manifests.read(version).anchor)
+        manifests.read_ahead(range(max(low, version - AHEAD), max(version, min(held, version + AHEAD)) + 1))
+        merges = Merges(self._store, self._keys, self._policy, after=-1 if avoid else low)
+        highest = max(version, self._newest) if avoid else -1
+        return plan_catch_up(manifests.read, version, held, merges=merges, avoid=avoid, highest=highest)
 
     def manifest(self, version: int) -> Manifest:
         """The manifest of ``version``. Raises ``NotFound`` or ``DataError``."""
@@ -88,13 +111,15 @@ class Subscriber:
         if self._copy.root() != self._held.digest:
             self._held = None
 
-    def _follow(self, plan: CatchUp) -> WeightUpdate:
-        """Carry out a plan; the copy counts as held again after each manifest whose digest it has."""
+    def _follow(self, plan: CatchUp, manifests: Manifests) -> WeightUpdate:
+        """Carry out a plan; the copy counts as held again after each stage whose digest it has."""
         with closing(downloads(self._store, self._blobs_of(plan))) as blobs:
             if plan.snapshot:
-                self._load(plan.snapshot, islice(blobs, len(plan.snapshot.snapshot)))
-            for delta in plan.deltas:
-                self._step(delta, islice(blobs, len(delta.delta)))
+                self._road = (-1, plan.snapshot.version)
+                self._load(plan.snapshot, self._counted(islice(blobs, len(plan.snapshot.snapshot))))
+            for hop in plan.deltas:
+                self._road = hop.road
+                self._step(hop, manifests.read(hop.target), self._counted(islice(blobs, len(hop.blobs))))
         assert self._held is not None, "a plan ends with a manifest that was accepted, or is empty and one is held"
         aliases = self._copy.layout.aliases
         changed = self._changed | {alias for alias, name in aliases.items() if name in self._changed}
@@ -106,18 +131,20 @@ class Subscriber:
             digest=self._held.digest,
             tensors=self._copy.tensors(),
             changed=frozenset(changed),
-            payload_bytes=plan.size_bytes,
+            payload_bytes=self._payload_bytes,
         )
+
+    def _counted(self, blobs: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+        for where, data in blobs:
+            self._payload_bytes += len(data)
+            yield where, data
 
     def _blobs_of(self, plan: CatchUp) -> list[tuple[str, Blob]]:
         """All blobs of a plan with their keys, in the order of their use."""
-        stages = [(plan.snapshot, plan.snapshot.snapshot)] if plan.snapshot else []
-        stages += [(delta, delta.delta) for delta in plan.deltas]
-        return [
-            (self._keys.version(self._policy, manifest.version) + blob.name, blob)
-            for manifest, blobs in stages
-            for blob in blobs
-        ]
+        keys, policy = self._keys, self._policy
+        stages = [(keys.version(policy, plan.snapshot.version), plan.snapshot.snapshot)] if plan.snapshot else []
+        stages += [(hop_folder(keys, policy, hop), hop.blobs) for hop in plan.deltas]
+        return [(folder + blob.name, blob) for folder, blobs in stages for blob in blobs]
 
     def _load(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Fill the copy from a snapshot, blob by blob."""
@@ -141,24 +168,26 @@ class Subscriber:
             return self._replica
         return Replica(layout)
 
-    def _step(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
+    def _step(self, hop: Hop, target: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Apply one delta, once it has come whole; every base is compared before a byte is written."""
-        copy = self._copy
-        if copy.layout.digest != manifest.layout or copy.root() != manifest.base_digest:
-            where = self._log.key(manifest.version)
-            raise _wrong(f"the copy is not version {manifest.base}, this delta's base", where, "base")
+        copy, key = self._copy, self._log.key(hop.version)
+        if copy.layout.digest != hop.layout or copy.root() != hop.source_digest:
+            raise _wrong(f"the copy is not version {hop.source}, where this delta starts", key, "base")
         read = [(where, *read_blob(data, where=where)) for where, data in blobs]
         for where, table, _ in read:
             for record in table.blocks:
-                if not 0 <= record.block < len(copy.digests) or record.base != copy.digests[record.block]:
+                before = record.result if hop.inverse else record.base
+                if not 0 <= record.block < len(copy.digests) or before != copy.digests[record.block]:
                     raise _wrong(f"block {record.block} of the copy is not this delta's base", where, "base")
+                if hop.inverse and record.kind is Kind.DENSE:
+                    raise _wrong(f"block {record.block} is stored whole and leads only forward", where, "one_way")
         self._held = None
         for where, _, stored_blocks in read:
             for stored in stored_blocks:
-                self._write(copy, stored, where)
-        self._accept(manifest)
+                self._write(copy, stored, where, inverse=hop.inverse)
+        self._accept(target)
 
-    def _write(self, copy: Replica, stored: StoredBlock, where: str) -> None:
+    def _write(self, copy: Replica, stored: StoredBlock, where: str, *, inverse: bool = False) -> None:
         """Decode a block, write it into the copy, hash the result; note the tensors that it changes."""
         record = stored.record
         if not 0 <= record.block < len(copy.layout.blocks):
@@ -168,10 +197,12 @@ class Subscriber:
         change = decode_block(
             record.kind, record.changed, stored.streams, size=block.size, word=words.dtype, where=where
         )
+        if inverse and isinstance(change, SparseChange):
+            change = SparseChange(change.positions, zigzag(0 - unzigzag(change.steps)))
         pieces = copy.layout.pieces(block)
         self._changed.update(piece.name for piece in pieces if change.touches(words, piece.start, piece.stop))
         change.write(words)
-        if copy.rehash(block) != record.result:
+        if copy.rehash(block) != (record.base if inverse else record.result):
             raise _wrong(f"block {record.block} has another digest after its update", where, "digest")
 
     def _accept(self, manifest: Manifest) -> None:
@@ -189,5 +220,15 @@ class Subscriber:
 
 
 def _wrong(what: str, where: str, kind: str) -> DataError:
-    remedy = "The copy is filled again from a snapshot; if that fails too, restore the object from a mirror"
+    remedy = "Another way is taken; if there is none, restore the object from a mirror"
     return DataError(what, where=where, remedy=remedy, kind=kind)
+
+
+def _lost(version: int, first: DataError | NotFound) -> DataError:
+    """What is said when no way is left: what was wrong with the cheapest."""
+    return DataError(
+        f"no intact way leads to version {version}: {first.what}",
+        where=first.where,
+        remedy="Restore the object from a mirror, or ask for another version",
+        kind=first.kind,
+    )

@@ -315,12 +315,14 @@ VERSIONS += [manifest(9, 15, anchor=8), manifest(10, 0, 100), manifest(11, 15, a
         (-1, 5, 0, [1, 2, 3, 4, 5], 175),
         (5, 5, None, [], 0),
         (2, 5, None, [3, 4, 5], 45),
-        (5, 2, 0, [1, 2], 130),
+        (5, 2, None, [5, 4, 3], 45),  # back along the same deltas
+        (7, 0, 0, [], 100),  # 105 bytes of deltas back are more than the snapshot
+        (11, 9, 8, [9], 115),  # nothing leads back over version 10
         (7, 8, None, [8], 15),  # a delta although there is a snapshot
         (6, 9, None, [7, 8, 9], 45),
         (0, 9, 8, [9], 115),  # 135 bytes of deltas are more than the snapshot
         (0, 8, 8, [], 100),
-        (9, 8, 8, [], 100),
+        (9, 8, None, [9], 15),
         (9, 11, 10, [11], 115),  # version 10 has no delta
         (-1, 9, 8, [9], 115),
     ],

@@ -4,6 +4,8 @@ A published step at RL learning rates leaves 98–99.8 % of bf16 words as they w
 are one unit in the last place. So a block is kept as two streams of small integers, the gaps between
 changes and the signed steps, each packed by pcodec; decoding is a cumsum and an addition in place. When
 that would be larger than 0.6 of the raw block, the words themselves are stored as byte planes under zstd.
+For slow links the same two streams can be kept for each class of the base's magnitude (``classes``): a third
+smaller, some times slower.
 
 Invariant: decoding looks at every stream before it returns, and nothing is written until ``write``; a
 stream that does not fit its block is a ``DataError`` (kind ``codec``), never a wrong weight.
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,7 @@ import xxhash
 import zstandard
 from pcodec import ChunkConfig, DeltaSpec, ModeSpec, standalone
 
+from astraflow.weights.classes import ClassedChanges, places_of, split_changes
 from astraflow.weights.kernels import (
     Gaps,
     Positions,
@@ -38,6 +41,8 @@ from storage.errors import DataError
 DENSE_ABOVE = 0.6  # of the raw block: a sparse form larger than this is not worth its decoding
 _ZSTD_LEVEL = 1  # the exponent plane packs well at any level, the mantissa plane at none
 
+Coding: TypeAlias = Literal["default", "classes"]
+
 _Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 
@@ -46,6 +51,7 @@ class Kind(StrEnum):
 
     SAME = "same"
     SPARSE = "sparse"
+    CLASSES = "classes"  # sparse, by class of the base's magnitude: decodes only beside its base
     DENSE = "dense"
 
 
@@ -123,9 +129,13 @@ def encode_dense(new: Words) -> EncodedBlock:
     return EncodedBlock(Kind.DENSE, new.size, tuple(streams))
 
 
-def encode_block(base: Words, new: Words) -> EncodedBlock:
-    """The change from ``base`` to ``new`` (both [N], one word size) in its smallest kind."""
-    sparse = _packed(*find_changes(base, new))
+def encode_block(base: Words, new: Words, coding: Coding = "default") -> EncodedBlock:
+    """The change from ``base`` to ``new`` (both [N], one word size) in its smallest kind.
+
+    With ``classes`` a block of enough changes is coded by classes of its base, not as ``sparse``.
+    """
+    classed = split_changes(base, new) if coding == "classes" else None
+    sparse = _packed_classes(classed) if classed else _packed(*find_changes(base, new))
     if sparse.size_bytes <= DENSE_ABOVE * new.nbytes:
         return sparse
     dense = encode_dense(new)
@@ -143,15 +153,31 @@ def _packed(gaps: Gaps, steps: Words) -> EncodedBlock:
     return EncodedBlock(Kind.SPARSE, gaps.size, (_pack(gaps), _pack(_widened(steps))))
 
 
-def decode_block(
-    kind: Kind, changed: int, streams: Sequence[tuple[Codec, bytes]], *, size: int, word: np.dtype[Any], where: str
-) -> Change:
-    """Unpack a ``sparse`` or ``dense`` block of ``size`` words of type ``word``; nothing is written yet.
+def _packed_classes(changes: ClassedChanges) -> EncodedBlock:
+    heads = [(Codec.RAW, changes.starts.tobytes()), (Codec.RAW, changes.counts.tobytes())]
+    pairs = [(_pack(gaps), _pack(_widened(steps))) for gaps, steps in changes.streams()]
+    return EncodedBlock(Kind.CLASSES, changes.gaps.size, (*heads, *(stream for pair in pairs for stream in pair)))
 
+
+def decode_block(
+    kind: Kind,
+    changed: int,
+    streams: Sequence[tuple[Codec, bytes]],
+    *,
+    size: int,
+    word: np.dtype[Any],
+    where: str,
+    base: Words | None = None,
+) -> Change:
+    """Unpack a block of ``size`` words of type ``word`` that is not ``same``; nothing is written yet.
+
+    A ``classes`` block needs ``base`` [size], the words before the change: ``DataError`` (kind ``base``) without them.
     Raises ``DataError`` (kind ``codec``) naming ``where`` when a stream is damaged or does not fit the block.
     """
-    unpack = _decode_sparse if kind is Kind.SPARSE else _decode_dense
     try:
+        if kind is Kind.CLASSES:
+            return _decode_classes(changed, streams, word, base_needed(base, where))
+        unpack = _decode_sparse if kind is Kind.SPARSE else _decode_dense
         return unpack(changed, streams, size, word)
     except (ValueError, RuntimeError, zstandard.ZstdError) as error:
         raise DataError(
@@ -171,6 +197,32 @@ def _decode_sparse(changed: int, streams: Sequence[tuple[Codec, bytes]], size: i
     if positions[-1] >= size:
         raise ValueError(f"position {positions[-1]} is outside the block's {size} words")
     return SparseChange(positions, _narrowed(steps, word))
+
+
+def _decode_classes(changed: int, streams: Sequence[tuple[Codec, bytes]], word: np.dtype[Any], base: Words) -> Change:
+    classes = len(streams) // 2 - 1
+    if not 0 < classes <= 256 or len(streams) % 2 or not 0 < changed <= base.size:
+        raise ValueError(f"{len(streams)} streams of {changed} changes for {base.size} words")
+    starts = _unpack(*streams[0], classes, np.dtype(np.uint8))
+    counts = _unpack(*streams[1], classes, np.dtype(np.uint32))
+    if int(counts.sum(dtype=np.uint64)) != changed:
+        raise ValueError(f"the classes hold {int(counts.sum(dtype=np.uint64))} changes and not {changed}")
+    pairs = list(zip(counts.tolist(), streams[2::2], streams[3::2], strict=True))
+    gaps = np.concatenate([_unpack(*packed, count, np.dtype(np.uint32)) for count, packed, _ in pairs])
+    steps = np.concatenate([_unpack(*packed, count, _wide(word)) for count, _, packed in pairs])
+    return SparseChange(*places_of(ClassedChanges(starts, counts, gaps, _narrowed(steps, word)), base))
+
+
+def base_needed(base: Words | None, where: str) -> Words:
+    """``base``, or ``DataError`` of kind ``base`` where there is none."""
+    if base is None:
+        raise DataError(
+            "this block can not be read without the words before the change",
+            where=where,
+            remedy="Give its base, or reach the version from a snapshot",
+            kind="base",
+        )
+    return base
 
 
 def _decode_dense(changed: int, streams: Sequence[tuple[Codec, bytes]], size: int, word: np.dtype[Any]) -> Change:

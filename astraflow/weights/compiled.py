@@ -28,6 +28,7 @@ from astraflow.weights.kernels import Gaps, Positions, Words
 
 _VECTOR_BITS = 512
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
+_TILE = np.uint64(512)  # vectors: 32 KiB of words, which all classes go over before the next
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -194,3 +195,111 @@ def first_with(words: Words, mask: Any) -> Any:
             return start
         start = stop
     return size
+
+
+@_compiled
+def count_by_key(base: Words, new: Words, shift: Any, counts: Any) -> None:
+    """Add to ``counts`` [256] how many words change, by the key of the word before."""
+    lanes = np.uint64(64 // base.itemsize)
+    plain = (_ONE << np.uint64(8 * base.itemsize - 1)) - _ONE
+    size = np.uint64(base.size)
+    at = _ZERO
+    while at + lanes <= size:
+        mask = _differing(base, new, at)
+        while mask:
+            counts[(np.uint64(base[at + _lowest(mask)]) & plain) >> shift] += 1
+            mask &= mask - _ONE
+        at += lanes
+    while at < size:
+        if base[at] != new[at]:
+            counts[(np.uint64(base[at]) & plain) >> shift] += 1
+        at += _ONE
+
+
+@_compiled
+def split_changes(base: Words, new: Words, classes: Any, gaps: Gaps, steps: Words) -> None:
+    """Fill ``gaps`` and ``steps`` [C], class k's from ``firsts[k]``, in tiles so that the words are read once."""
+    lows, widths, firsts = classes
+    bits = np.uint64(8 * base.itemsize)
+    lanes = np.uint64(64 // base.itemsize)
+    plain = (_ONE << (bits - _ONE)) - _ONE
+    size = np.uint64(base.size)
+    whole = size - size % lanes
+    filled = firsts.copy()
+    since = np.zeros(lows.size, np.uint64)
+    differing = np.empty(_TILE, np.uint64)
+    for tile in range(_ZERO, whole, _TILE * lanes):
+        vectors = min(_TILE, (whole - tile) // lanes)
+        for vector in range(vectors):
+            differing[vector] = _differing(base, new, tile + vector * lanes)
+        for index in range(np.uint64(lows.size)):
+            low, width, unchanged, out = lows[index], widths[index], since[index], filled[index]
+            for vector in range(vectors):
+                members = _in_range(base, tile + vector * lanes, low, width)
+                hits = members & differing[vector]
+                while hits:
+                    bit = hits & (~hits + _ONE)
+                    place = tile + vector * lanes + _lowest(hits)
+                    gaps[out] = unchanged + _ones(members & (bit - _ONE))
+                    steps[out] = _step(np.uint64(base[place]), np.uint64(new[place]), bits)
+                    out += _ONE
+                    unchanged = _ZERO
+                    members &= ~(bit | (bit - _ONE))
+                    hits &= hits - _ONE
+                unchanged += _ones(members)
+            since[index], filled[index] = unchanged, out
+    for at in range(whole, size):
+        magnitude = np.uint64(base[at]) & plain
+        of = np.searchsorted(lows, magnitude, side="right") - 1
+        if base[at] == new[at]:
+            since[of] += _ONE
+        else:
+            gaps[filled[of]] = since[of]
+            steps[filled[of]] = _step(np.uint64(base[at]), np.uint64(new[at]), bits)
+            since[of] = _ZERO
+            filled[of] += _ONE
+
+
+@_compiled
+def places_of(base: Words, classes: Any, gaps: Gaps, positions: Positions) -> None:
+    """Fill ``positions`` [C] by counting each class's gaps along ``base``; what does not fit stays as it is."""
+    lows, widths, firsts = classes
+    lanes = np.uint64(64 // base.itemsize)
+    plain = (_ONE << np.uint64(8 * base.itemsize - 1)) - _ONE
+    size = np.uint64(base.size)
+    whole = size - size % lanes
+    done = firsts.copy()
+    left = np.zeros(lows.size, np.uint64)  # words of the class to pass before its next change
+    for index in range(np.uint64(lows.size)):
+        left[index] = gaps[firsts[index]]
+    for tile in range(_ZERO, whole, _TILE * lanes):
+        vectors = min(_TILE, (whole - tile) // lanes)
+        for index in range(np.uint64(lows.size)):
+            low, width, last = lows[index], widths[index], firsts[index + _ONE]
+            wait, out = left[index], done[index]
+            for vector in range(vectors):
+                if out == last:
+                    break
+                members = _in_range(base, tile + vector * lanes, low, width)
+                count = _ones(members)
+                while count > wait:
+                    for _ in range(wait):
+                        members &= members - _ONE
+                    positions[out] = tile + vector * lanes + _lowest(members)
+                    members &= members - _ONE
+                    count -= wait + _ONE
+                    out += _ONE
+                    wait = np.uint64(gaps[out]) if out < last else size
+                wait -= count
+            left[index], done[index] = wait, out
+    for at in range(whole, size):
+        magnitude = np.uint64(base[at]) & plain
+        of = np.searchsorted(lows, magnitude, side="right") - 1
+        out = done[of]
+        if out < firsts[of + 1]:
+            if left[of]:
+                left[of] -= _ONE
+            else:
+                positions[out] = at
+                done[of] = out + _ONE
+                left[of] = np.uint64(gaps[out + _ONE]) if out + _ONE < firsts[of + 1] else size

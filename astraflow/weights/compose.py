@@ -4,8 +4,8 @@ Steps are differences modulo 2^bits in the order of values, so two of them at on
 inverse is its negative. A merged delta is therefore made from deltas alone, and going back costs no
 object in the store.
 
-What needs the words before the change (``base``), and says so by ``DataError`` of kind ``base``: the inverse
-of a ``dense`` block, which holds only the words after it.
+What needs the words before the change (``base``), and says so by ``DataError`` of kind ``base``: anything with a
+``classes`` block, which is counted along them, and the inverse of a ``dense`` one, which holds only the words after.
 
 Invariant: ``compose(a, b)`` turns the base of ``a`` into the result of ``b``, and ``invert(a)`` the result of
 ``a`` into its base, bit for bit.
@@ -26,35 +26,50 @@ from astraflow.weights.codec import (
     EncodedBlock,
     Kind,
     SparseChange,
+    base_needed,
     decode_block,
     encode_dense,
     encode_sparse,
 )
 from astraflow.weights.kernels import Words, unzigzag, zigzag
-from storage.errors import DataError
 
 
 def compose(
-    first: EncodedBlock, second: EncodedBlock, *, size: int, word: np.dtype[Any], where: str = "compose"
+    first: EncodedBlock,
+    second: EncodedBlock,
+    *,
+    size: int,
+    word: np.dtype[Any],
+    base: Words | None = None,
+    where: str = "compose",
 ) -> EncodedBlock:
-    """``first``, then ``second``, as one change of a block of ``size`` words of type ``word``."""
-    return compose_all((first, second), size=size, word=word, where=where)
+    """``first``, then ``second``, as one change of a block of ``size`` words of type ``word``; see ``compose_all``."""
+    return compose_all((first, second), size=size, word=word, base=base, where=where)
 
 
 def compose_all(
-    blocks: Sequence[EncodedBlock], *, size: int, word: np.dtype[Any], where: str = "compose"
+    blocks: Sequence[EncodedBlock],
+    *,
+    size: int,
+    word: np.dtype[Any],
+    base: Words | None = None,
+    where: str = "compose",
 ) -> EncodedBlock:
     """All ``blocks`` after each other as one change; each is unpacked once and the result packed once.
 
-    Raises ``DataError`` (kind ``codec``) naming ``where`` when a stream is damaged.
+    ``base`` [size], the words before the first, is looked at only if one of them is ``classes``; the result never is.
+    Raises ``DataError`` naming ``where``: kind ``codec`` when a stream is damaged, ``base`` when the words are missing.
     """
     last_dense = max((at for at, block in enumerate(blocks) if block.kind is Kind.DENSE), default=0)
     needed = [
         block for block in blocks[last_dense:] if block.kind is not Kind.SAME
     ]  # what a dense one overwrites is void
-    if len(needed) < 2:
+    if len(needed) < 2 and Kind.CLASSES not in {block.kind for block in needed}:
         return needed[0] if needed else SAME
-    changes = [_decoded(block, size, word, where) for block in needed]
+    if any(block.kind is Kind.CLASSES for block in needed):
+        changes = _decoded_along(needed, base, size, word, where)
+    else:
+        changes = [_decoded(block, size, word, where) for block in needed]
     merged = reduce(_after, changes)
     if isinstance(merged, DenseChange):
         return encode_dense(merged.new)
@@ -66,26 +81,32 @@ def invert(
 ) -> EncodedBlock:
     """The change from the block's result back to its base.
 
-    A ``dense`` block needs ``base`` [size], the words before it; without them ``DataError`` of kind ``base``.
+    A ``dense`` or ``classes`` block needs ``base`` [size], the words before it: ``DataError`` of kind ``base`` without.
     """
     if block.kind is Kind.SAME:
         return block
     if block.kind is Kind.DENSE:
-        if base is None:
-            raise DataError(
-                "a dense block holds only the words after the change",
-                where=where,
-                remedy="Give the words before it, or reach the older version from a snapshot below it",
-                kind="base",
-            )
-        return encode_dense(base)
-    change = _decoded(block, size, word, where)
+        return encode_dense(base_needed(base, where))
+    change = _decoded(block, size, word, where, base)
     assert isinstance(change, SparseChange), "a block that is not dense decodes to steps"
     return encode_sparse(change.positions, _negated(change.steps))
 
 
-def _decoded(block: EncodedBlock, size: int, word: np.dtype[Any], where: str) -> Change:
-    return decode_block(block.kind, block.changed, block.streams, size=size, word=word, where=where)
+def _decoded(block: EncodedBlock, size: int, word: np.dtype[Any], where: str, base: Words | None = None) -> Change:
+    return decode_block(block.kind, block.changed, block.streams, size=size, word=word, where=where, base=base)
+
+
+def _decoded_along(
+    blocks: Sequence[EncodedBlock], base: Words | None, size: int, word: np.dtype[Any], where: str
+) -> list[Change]:
+    """Decode while a copy of ``base`` follows, for what is counted along the words of its own moment."""
+    first_dense = blocks[0].kind is Kind.DENSE
+    words = np.empty(size, word) if first_dense else base_needed(base, where).copy()
+    changes = []
+    for block in blocks:
+        changes.append(_decoded(block, size, word, where, words))
+        changes[-1].write(words)
+    return changes
 
 
 def _after(first: Change, second: Change) -> Change:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -61,6 +61,7 @@ def word_pairs(draw: st.DrawFn) -> tuple[Any, Any]:
     return base, np.where(mask, fresh, base)
 
 
+@settings(deadline=None)
 @given(word_pairs())
 def test_a_block_round_trips_at_any_density(pair: tuple[Any, Any]) -> None:
     base, new = pair
@@ -71,11 +72,13 @@ def test_a_block_round_trips_at_any_density(pair: tuple[Any, Any]) -> None:
         assert encoded.changed == np.count_nonzero(base != new)
 
 
+@settings(deadline=None)
 @given(hnp.arrays(st.sampled_from(WORDS), st.integers(1, 300)))
 def test_dense_needs_no_base(new: Any) -> None:
     assert np.array_equal(decoded(encode_dense(new), np.zeros_like(new)), new)
 
 
+@settings(deadline=None)
 @given(hnp.arrays(st.sampled_from(WORDS), st.integers(0, 50)))
 def test_order_zigzag_and_planes_are_inverted(words: Any) -> None:
     assert np.array_equal(from_order(to_order(words)), words)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astraflow.weights import kernels
+from astraflow.weights import classes, kernels
 from astraflow.weights.codec import encode_block
 
 compiled = pytest.importorskip("astraflow.weights.compiled")
@@ -45,6 +45,24 @@ def test_changes_are_found_and_applied_as_by_numpy(word: np.dtype[Any]) -> None:
         words = base.copy()
         compiled.apply_steps(words, positions, steps)
         assert np.array_equal(words, new)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_classes_are_split_and_found_as_by_numpy(word: np.dtype[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for base, new in pairs(word):
+        for least in (1, 40):
+            monkeypatch.setattr(kernels, "COMPILED_FROM", 2**20)
+            plain = classes.split_changes(base, new, least)
+            monkeypatch.setattr(kernels, "COMPILED_FROM", 0)
+            split = classes.split_changes(base, new, least)
+            if plain is None or split is None:
+                assert plain is split is None
+                continue
+            for field in ("starts", "counts", "gaps", "steps"):
+                assert np.array_equal(getattr(split, field), getattr(plain, field))
+            positions, steps = classes.places_of(split, base)
+            assert np.array_equal(positions, np.flatnonzero(base != new))
+            assert np.array_equal(steps, kernels.steps_between(base[positions], new[positions]))
 
 
 @pytest.mark.parametrize("word", WORDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.weights.codec import SAME, EncodedBlock, Kind, decode_block, encode_block, encode_dense
@@ -47,6 +47,7 @@ def histories(draw: st.DrawFn) -> list[Any]:
     return versions
 
 
+@settings(deadline=None)
 @given(histories())
 def test_composed_changes_lead_from_the_first_version_to_the_last(versions: list[Any]) -> None:
     size, word = versions[0].size, versions[0].dtype
@@ -62,6 +63,7 @@ def test_composed_changes_lead_from_the_first_version_to_the_last(versions: list
         assert whole.changed == np.count_nonzero(versions[0] != versions[-1])
 
 
+@settings(deadline=None)
 @given(histories())
 def test_inverted_changes_lead_back(versions: list[Any]) -> None:
     size, word = versions[0].size, versions[0].dtype

@@ -129,6 +129,15 @@ class Trainer(Section):
     batch_timeout_s: float = Field(default=3600, gt=0, description="Longest wait for a batch before the trainer fails.")
 
 
+class Weights(Section):
+    """How published weights are written."""
+
+    coding: Literal["default", "classes"] = Field(
+        default="default",
+        description="'classes': a third fewer bytes for links below ~50 Mbit/s; slower, and not merged.",
+    )
+
+
 class Pool(Section):
     """One RaaS pool: engines of some policies in one region."""
 
@@ -155,6 +164,7 @@ class RunConfig(Section):
     problems: Problems = Field(description="The data set.")
     dataflow: Dataflow = Field(default=Dataflow(), description="Leases, staleness, batches.")
     trainer: Trainer = Field(default=Trainer(), description="Defaults of all policies' trainers.")
+    weights: Weights = Field(default=Weights(), description="How published weights are written.")
     pools: dict[Name, Pool] = Field(default={"local": Pool()}, min_length=1, description="Rollout pools.")
     data_hash: str = Field(default="", description="Set when the run is created: the frozen problems.")
     problem_count: int = Field(default=0, ge=0, description="Set when the run is created.")

@@ -100,7 +100,7 @@ def begin(life: Life) -> Tenure | None:
 
     Returns after the first publish and the record that says so. Raises ``Fenced`` if another trainer does the same.
     """
-    publisher = Publisher(life.store, life.keys, life.policy, anchor_every=life.settings.anchor_every)
+    publisher = _publisher(life)
     head = life.persist(publisher.head, "reading the newest version")
     checkpoints = Checkpoints(life.store, life.keys, life.policy, keep=life.settings.keep_checkpoints)
     done = head.step if head else -1  # without a manifest no checkpoint counts
@@ -126,9 +126,19 @@ def begin(life: Life) -> Tenure | None:
         return tenure
 
 
+def _publisher(life: Life) -> Publisher:
+    return Publisher(
+        life.store,
+        life.keys,
+        life.policy,
+        anchor_every=life.settings.anchor_every,
+        coding=life.config.weights.coding,
+    )
+
+
 def publish_frozen(life: Life) -> None:
     """Publish version 0 of a policy that is never trained, unless it stands there already."""
-    publisher = Publisher(life.store, life.keys, life.policy, anchor_every=life.settings.anchor_every)
+    publisher = _publisher(life)
     checkpoints = Checkpoints(life.store, life.keys, life.policy, keep=life.settings.keep_checkpoints)
     if life.persist(publisher.head, "reading the newest version") is None:
         tenure = _office(life, publisher, checkpoints, None)

@@ -18,11 +18,12 @@ from typing import TypeAlias
 
 import torch
 
-from astraflow.weights.codec import EncodedBlock, encode_block, encode_dense
+from astraflow.weights.codec import Coding, EncodedBlock, encode_block, encode_dense
 from astraflow.weights.container import BlockRecord, record_of
-from astraflow.weights.layout import BLOCK_ELEMENTS
+from astraflow.weights.layout import BLOCK_ELEMENTS, Block
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest, encode_manifest, seal
 from astraflow.weights.merger import MergeQueue, Merger
+from astraflow.weights.parallel import in_order
 from astraflow.weights.replica import Replica
 from astraflow.weights.source import Source
 from astraflow.weights.uploader import BLOB_BYTES, Uploader
@@ -69,6 +70,7 @@ class Publisher:
         *,
         anchor_every: int,
         merge_every: Sequence[int] = (),
+        coding: Coding = "default",
         block_elements: int = BLOCK_ELEMENTS,
         blob_bytes: int = BLOB_BYTES,
     ) -> None:
@@ -76,6 +78,7 @@ class Publisher:
         self._keys = keys
         self._policy = policy
         self._anchor_every = anchor_every
+        self._coding = coding
         self._block_elements = block_elements
         self._blob_bytes = blob_bytes
         self._log = NumberedLog(store, lambda version: keys.manifest(policy, version))
@@ -84,7 +87,8 @@ class Publisher:
         self._head: Manifest | None = None
         self._looked = False  # after that a collision tells what is newer, so that a retry meets its own manifest
         self._base: Replica | None = None
-        self._merger = Merger(store, keys, policy, every=merge_every, writer=self._writer, blob_bytes=blob_bytes)
+        spans = merge_every if coding == "default" else ()  # classes can not be merged without the weights
+        self._merger = Merger(store, keys, policy, every=spans, writer=self._writer, blob_bytes=blob_bytes)
         self._merges = MergeQueue(self._merger)
         self._merged = False  # whether this life has looked for merges that an earlier one left undone
 
@@ -160,7 +164,7 @@ class Publisher:
             delta, changed = (), 0
         elif head and self._base and self._base.layout == source.layout and self._base.root() == head.digest:
             records: list[BlockRecord] = []
-            delta = uploader.delta(_changes(self._base, source, digests, records))
+            delta = uploader.delta(_changes(self._base, source, digests, records, self._coding))
             changed = sum(record.changed for record in records)
         snapshot: tuple[Blob, ...] = ()
         if anchor or head is None or delta is None or version - head.anchor >= self._anchor_every:
@@ -253,18 +257,24 @@ def _same_claim(one: Manifest, other: Manifest) -> bool:
     return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
-def _changes(base: Replica, source: Source, digests: list[str], records: list[BlockRecord]) -> _Encoded:
-    """Encode the blocks that differ from ``base`` one by one, noting their records."""
-    for block in source.layout.blocks:
-        before, after = base.digests[block.index], digests[block.index]
-        if before != after:
-            encoded = encode_block(base.words(block), source.words(block))
-            records.append(record_of(block.index, encoded, base=before, result=after))
-            yield records[-1], encoded
+def _changes(base: Replica, source: Source, digests: list[str], records: list[BlockRecord], coding: Coding) -> _Encoded:
+    """Encode the blocks that differ from ``base``, a few at a time, noting their records."""
+
+    def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
+        encoded = encode_block(base.words(block), source.words(block), coding)
+        return record_of(block.index, encoded, base=base.digests[block.index], result=digests[block.index]), encoded
+
+    differing = [block for block in source.layout.blocks if base.digests[block.index] != digests[block.index]]
+    for record, encoded in in_order(work, differing):
+        records.append(record)
+        yield record, encoded
 
 
 def _whole(source: Source, digests: list[str]) -> _Encoded:
-    """Encode all blocks without a base, one by one."""
-    for block in source.layout.blocks:
+    """Encode all blocks without a base, a few at a time."""
+
+    def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
         encoded = encode_dense(source.words(block))
-        yield record_of(block.index, encoded, base="", result=digests[block.index]), encoded
+        return record_of(block.index, encoded, base="", result=digests[block.index]), encoded
+
+    return in_order(work, source.layout.blocks)

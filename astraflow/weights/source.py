@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from astraflow.weights.codec import digest_words
-from astraflow.weights.kernels import Words
+from astraflow.weights.kernels import Words, first_with
 from astraflow.weights.layout import BLOCK_ELEMENTS, Block, layout_of, words_of
 from astraflow.weights.manifest import root_digest
+from astraflow.weights.parallel import in_order
 from storage.errors import DataError
 
 
@@ -31,12 +32,12 @@ class Source:
 
     def digests(self) -> list[str]:
         """Every block's digest. Raises ``DataError`` (kind ``non_finite``) naming the first tensor with NaN or ∞."""
-        digests = []
-        for block in self.layout.blocks:
-            words = self.words(block)
-            self._check_finite(block, words)
-            digests.append(digest_words(words))
-        return digests
+        return list(in_order(self._digest, self.layout.blocks))
+
+    def _digest(self, block: Block) -> str:
+        words = self.words(block)
+        self._check_finite(block, words)
+        return digest_words(words)
 
     def root(self, digests: list[str]) -> str:
         """The version digest that these weights have."""
@@ -44,13 +45,13 @@ class Source:
 
     def _check_finite(self, block: Block, words: Words) -> None:
         mask = block.dtype.non_finite
-        bad = (words & mask) == mask
-        if not bad.any():
+        first = first_with(words, mask)
+        if first == words.size:
             return
-        first = int(bad.argmax())
         piece = next(piece for piece in self.layout.pieces(block) if piece.start <= first < piece.stop)
+        bad = np.count_nonzero((words[piece.start : piece.stop] & mask) == mask)
         raise DataError(
-            f"the tensor has {int(bad[piece.start : piece.stop].sum())} non-finite values or more",
+            f"the tensor has {bad} non-finite values or more",
             where=piece.name,
             remedy="Nothing was published: go back to the last checkpoint, with a lower learning rate or clipping",
             kind="non_finite",

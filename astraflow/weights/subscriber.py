@@ -85,7 +85,7 @@ class Subscriber:
             return plan_catch_up(manifests.read, version, held)
         low = min(version, held if held >= 0 else manifests.read(version).anchor)
         manifests.read_ahead(range(max(low, version - AHEAD), max(version, min(held, version + AHEAD)) + 1))
-        merges = Merges(self._store, self._keys, self._policy, after=-1 if avoid else low)
+        merges = self.merges(after=-1 if avoid else low)
         highest = max(version, self._newest) if avoid else -1
         return plan_catch_up(manifests.read, version, held, merges=merges, avoid=avoid, highest=highest)
 
@@ -101,6 +101,10 @@ class Subscriber:
                 kind="not_found",
             )
         return decode_manifest(data, where=key, policy=self._policy, version=version)
+
+    def merges(self, *, after: int = -1) -> Merges:
+        """The merged deltas that end above version ``after``."""
+        return Merges(self._store, self._keys, self._policy, after=after)
 
     def _forget_if_touched(self) -> None:
         """Hash the whole copy; give it up if somebody wrote to it since it was checked."""
@@ -179,8 +183,8 @@ class Subscriber:
                 before = record.result if hop.inverse else record.base
                 if not 0 <= record.block < len(copy.digests) or before != copy.digests[record.block]:
                     raise _wrong(f"block {record.block} of the copy is not this delta's base", where, "base")
-                if hop.inverse and record.kind is Kind.DENSE:
-                    raise _wrong(f"block {record.block} is stored whole and leads only forward", where, "one_way")
+                if hop.inverse and record.kind is not Kind.SPARSE:
+                    raise _wrong(f"block {record.block} is {record.kind} and leads only forward", where, "one_way")
         self._held = None
         for where, _, stored_blocks in read:
             for stored in stored_blocks:
@@ -195,7 +199,7 @@ class Subscriber:
         block = copy.layout.blocks[record.block]
         words = copy.words(block)
         change = decode_block(
-            record.kind, record.changed, stored.streams, size=block.size, word=words.dtype, where=where
+            record.kind, record.changed, stored.streams, size=block.size, word=words.dtype, where=where, base=words
         )
         if inverse and isinstance(change, SparseChange):
             change = SparseChange(change.positions, zigzag(0 - unzigzag(change.steps)))

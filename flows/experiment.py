@@ -75,19 +75,17 @@ def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
         return
     supervisor.begin(adopt=resume)
     next_page = 0.0
-    asking, reading = Patience(supervisor.note), Patience(supervisor.note)
+    patience = Patience(supervisor.note)
     while not follower.is_over:
-        with asking:
+        with patience:
             supervisor.tick()
         if time.monotonic() >= next_page:
             next_page = time.monotonic() + PAGE_EVERY_S
             page.write(markdown(follower, "running", supervisor.notes))
         time.sleep(TICK_S)
-        with reading:
-            follower.poll()
     deadline = time.monotonic() + LEAVE_TIMEOUT_S
     while time.monotonic() < deadline:
-        with asking:
+        with patience:
             if not supervisor.living():
                 return
         time.sleep(TICK_S)

@@ -21,6 +21,7 @@ from flows.launcher import ChildRun, Launcher
 from flows.lifecycle import is_here, participant_of
 from storage.errors import ServiceError
 
+DONE = "done"
 MAX_RESTARTS = 5  # of one child, without a step of progress between them
 GONE_LOOKS = 3  # so that Prefect's word on how it ended comes first
 START_TIMEOUT_S = 300.0  # from asking for a flow run to its first sign of life
@@ -79,6 +80,9 @@ class Supervisor:
     def tick(self) -> None:
         """Look at every child once, and do what is needed. Raises ``ServiceError`` when the run can't go on."""
         states = self.launcher.states([child.run.id for child in self.children if child.run and not child.over])
+        self.follower.poll()  # after the states: a child that ended as it should has said so before
+        if self.follower.is_over:
+            return
         now = self.clock()
         for child in self.children:
             if child.over:
@@ -90,9 +94,10 @@ class Supervisor:
             child.run = states.get(child.run.id, child.run)
             self._look_at_status(child, now)
             self._judge(child, now)
-        if all(child.over for child in self.children if child.spec.role == "pool"):
+        pools = [child.over for child in self.children if child.spec.role == "pool"]
+        if all(over not in ("", DONE) for over in pools):  # one that has left was asked to: the manager knows why
             raise ServiceError(
-                f"no pool is left: {'; '.join(child.over for child in self.children if child.spec.role == 'pool')}",
+                f"no pool is left: {'; '.join(pools)}",
                 where=self.config.name,
                 remedy=f"Go on with `astraflow run --resume {self.config.name}`",
                 kind="no_pool",
@@ -137,7 +142,7 @@ class Supervisor:
                 self._restart(child, f"{what} for {limit_s:g} s (Prefect says {run.state.lower()})", now)
             return
         if self._is_finished(child) or (child.spec.role == "pool" and run.state == "COMPLETED"):
-            child.over = "done"
+            child.over = DONE
             self.note(f"{child.spec.key}: done")
         elif run.state == "CANCELLED":
             self._cancelled(child)

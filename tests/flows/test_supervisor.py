@@ -203,7 +203,7 @@ def test_a_process_that_has_just_ended_waits_for_prefects_word() -> None:
     world.here.remove(1002)
     world.tick()
     world.launcher.set("pool-local", "COMPLETED")
-    with pytest.raises(ServiceError, match="no pool is left"):
+    for _ in range(5):
         world.tick()
     assert world.lives("pool-local") == 1
     assert world.wishes() == []
@@ -277,6 +277,23 @@ def test_a_trainer_that_has_ended_is_not_started_again(world: World) -> None:
         world.beat("pool-local")
         world.tick()
     assert world.lives("trainer-solver") == 1
+
+
+def test_the_end_is_seen_before_the_children_are_judged(world: World) -> None:
+    """Between two ticks the run stops, all children leave, and Prefect knows it already."""
+    states = world.launcher.states
+
+    def states_at_the_end(ids: Sequence[str]) -> dict[str, ChildRun]:
+        stopped = Stopped(reason="told")
+        record = DecisionRecord(id="x", epoch=1, now=0, cursors={}, observations={}, decisions=[stopped])
+        world.store.create(world.keys.decision(0), encode(record))
+        for key in ("manager", "trainer-solver", "pool-local"):
+            world.launcher.set(key, "COMPLETED")
+        return states(ids)
+
+    world.launcher.states = states_at_the_end  # type: ignore[method-assign]
+    world.tick()
+    assert len(world.launcher.runs) == 3
 
 
 def test_nobody_is_started_again_after_the_end(world: World) -> None:

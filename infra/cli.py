@@ -10,14 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from infra.commands.options import EPILOG, Json, Last, RunName, Store, print_json, run_url, say
 from storage.errors import AstraFlowError, ConfigError
-
-EPILOG = (
-    "Exit codes: 0 done; 1 other error; 2 wrong input (recipe, option, name); 3 object store; "
-    "4 Prefect server or runner; 5 fenced; 6 wrong data; 7 engine; 8 deadline passed; 130 interrupted. "
-    "Environment: ASTRAFLOW_STORE (default .astraflow/store), ASTRAFLOW_HOME (default .astraflow), "
-    "ASTRAFLOW_DEBUG=1 (tracebacks), PREFECT_API_URL, AWS_*."
-)
 
 app = typer.Typer(
     name="astraflow",
@@ -29,14 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Store = Annotated[
-    str | None,
-    typer.Option("--store", help="Folder, file:// or s3://bucket/prefix. Default: ASTRAFLOW_STORE, .astraflow/store."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Last = Annotated[bool, typer.Option("--last", help="The newest run of the store.")]
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; left out: the newest run.")]
-
 
 @app.command(epilog=EPILOG)
 def up(as_json: Json = False) -> None:
@@ -45,9 +31,9 @@ def up(as_json: Json = False) -> None:
 
     stack, started = local_stack.up(local_stack.stack_home())
     if as_json:
-        _print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started})
+        print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started})
     else:
-        _say(f"{'Started' if started else 'Runs already'}: {stack.ui_url}")
+        say(f"{'Started' if started else 'Runs already'}: {stack.ui_url}")
 
 
 @app.command(epilog=EPILOG)
@@ -57,9 +43,9 @@ def down(as_json: Json = False) -> None:
 
     ended = local_stack.down(local_stack.stack_home())
     if as_json:
-        _print_json({"ended": ended})
+        print_json({"ended": ended})
     else:
-        _say("Ended: nothing of the local stack runs" if ended else "Nothing was running")
+        say("Ended: nothing of the local stack runs" if ended else "Nothing was running")
 
 
 @app.command(epilog=EPILOG)
@@ -108,7 +94,7 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 
     entries = [dataclasses.asdict(entry) for entry in query.runs(open_named(store))]
     if as_json:
-        _print_json(entries)
+        print_json(entries)
         return
     shown = [
         {
@@ -128,10 +114,10 @@ def status(run: RunName = None, last: Last = False, store: Store = None, as_json
     from astraflow import open_run
     from infra.display import summary
 
-    opened = open_run(_run_url(run, store))
+    opened = open_run(run_url(run, store))
     figures: dict[str, Any] = json.loads(opened.figures().to_json())
     if as_json:
-        _print_json(figures)
+        print_json(figures)
         return
     console = Console()
     summary(console, figures)
@@ -164,9 +150,9 @@ def stop(
     name = find_run(opened, run)
     reason = stopping.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
     if as_json:
-        _print_json({"run": name, "stopped": reason})
+        print_json({"run": name, "stopped": reason})
     else:
-        _say(f"{name} has stopped: {reason}")
+        say(f"{name} has stopped: {reason}")
 
 
 @app.command(epilog=EPILOG)
@@ -183,9 +169,9 @@ def query(
     from astraflow import open_run
     from infra.display import rows
 
-    table = open_run(_run_url(run, store)).sql(sql)
+    table = open_run(run_url(run, store)).sql(sql)
     if as_json:
-        _print_json(table.to_pylist())
+        print_json(table.to_pylist())
     else:
         rows(Console(), table.column_names, table.to_pylist())
 
@@ -212,21 +198,6 @@ def main() -> None:
             f"error: unexpected {type(error).__name__}: {error}. Set ASTRAFLOW_DEBUG=1 to see where", file=sys.stderr
         )
         sys.exit(1)
-
-
-def _run_url(run: str | None, store: str | None) -> str:
-    from infra.places import find_run, open_named
-
-    opened = open_named(store)
-    return f"{opened.url}/{find_run(opened, run)}"
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))  # noqa: T201
-
-
-def _say(text: str) -> None:
-    print(text)  # noqa: T201
 
 
 if __name__ == "__main__":

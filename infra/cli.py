@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from infra.commands import steering
 from infra.commands.options import EPILOG, Json, Last, RunName, Store, print_json, run_url, say
+from infra.interrupts import INTERRUPTED, farewell
 from storage.errors import AstraFlowError, ConfigError
 
 app = typer.Typer(
@@ -133,29 +135,6 @@ def status(run: RunName = None, last: Last = False, store: Store = None, as_json
 
 
 @app.command(epilog=EPILOG)
-def stop(
-    run: RunName = None,
-    last: Last = False,
-    store: Store = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.")] = 120.0,
-    as_json: Json = False,
-) -> None:
-    """End a run: trainers keep a checkpoint, pools hand back, and the log is closed."""
-    from infra import stopping
-    from infra.places import find_run, open_named
-
-    if run is None and not last:
-        raise ConfigError("stop needs a run", where="command line", remedy="Name it, or say --last", kind="usage")
-    opened = open_named(store)
-    name = find_run(opened, run)
-    reason = stopping.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
-    if as_json:
-        print_json({"run": name, "stopped": reason})
-    else:
-        say(f"{name} has stopped: {reason}")
-
-
-@app.command(epilog=EPILOG)
 def query(
     sql: Annotated[
         str, typer.Argument(help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools.")
@@ -176,6 +155,10 @@ def query(
         rows(Console(), table.column_names, table.to_pylist())
 
 
+for command in (steering.stop, steering.pause, steering.resume):
+    app.command(epilog=EPILOG)(command)
+
+
 def main() -> None:
     """The console script: runs ``app`` and turns errors into one message and an exit code."""
     debug = bool(os.environ.get("ASTRAFLOW_DEBUG"))
@@ -186,8 +169,13 @@ def main() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(error.exit_code)
+    except SystemExit as end:  # what typer makes of Ctrl-C, or a command's own code
+        if end.code == INTERRUPTED:
+            farewell()
+        raise
     except KeyboardInterrupt:
-        sys.exit(130)
+        farewell()
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -11,8 +11,9 @@ from rich.live import Live
 from astraflow.follow import RunFollower
 from astraflow.recipe import load_run_config
 from infra.display import line, page
+from infra.interrupts import farewell
 from infra.launch import Launched, flow_run_state, raise_if_dead
-from infra.stopping import stop
+from infra.wishes import stop
 from storage.errors import ConfigError, DeadlineError
 from storage.store import ObjectStore
 
@@ -30,7 +31,8 @@ def follow(store: ObjectStore, run: str, launched: Launched, console: Console) -
         show(view, console, alive=lambda: raise_if_dead(launched, run, exists=True))
         _wait_for_experiment(launched)
     except KeyboardInterrupt:
-        return _interrupted(store, run, console)
+        _interrupted(store, run, console)
+        return False
     return True
 
 
@@ -92,15 +94,19 @@ def _wait_for_experiment(launched: Launched) -> None:
         time.sleep(0.5)
 
 
-def _interrupted(store: ObjectStore, run: str, console: Console) -> bool:
-    console.print(
-        f"\nThe run goes on. See it with `astraflow status {run}`, end it with `astraflow stop {run}`.\n"
-        f"Press Ctrl-C again within {SECOND_PRESS_S:g} s to stop it now.",
-        highlight=False,
-    )
+def _interrupted(store: ObjectStore, run: str, console: Console) -> None:
+    """Say what goes on; a second Ctrl-C soon after, however soon, stops it."""
     try:
+        farewell(
+            f"The run goes on. See it with `astraflow status {run}`, end it with `astraflow stop {run}`.\n"
+            f"Press Ctrl-C again within {SECOND_PRESS_S:g} s to stop it now."
+        )
         time.sleep(SECOND_PRESS_S)
     except KeyboardInterrupt:
-        console.print("Stopping the run …", highlight=False)
-        console.print(f"Stopped: {stop(store, run, reason='stopped from the terminal')}", highlight=False)
-    return False
+        console.print("Stopping the run; Ctrl-C does not wait for it …", highlight=False)
+        try:
+            reason = stop(store, run, reason="stopped from the terminal")
+        except KeyboardInterrupt:
+            console.print(f"The wish to stop {run} stays: its manager will hear it.", highlight=False)
+        else:
+            console.print(f"Stopped: {reason}", highlight=False)

@@ -23,12 +23,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from infra.interrupts import leaving
 from infra.processes import MARKER, Process, end, marked, spawn
 from storage.errors import ServiceError
 
 PREFERRED_PORT = 4200
 FIXED_PORTS = range(10_000, 32_000)
 START_TIMEOUT_S = 180.0
+UNDONE = "What was started has been ended again: nothing of the local stack runs."
 FLOW_GRACE_S = 25.0  # a cancelled pool may drain for 20 s
 
 
@@ -82,12 +84,14 @@ def up(home: Path) -> tuple[Stack, bool]:
         if stack is not None and stack.is_alive:
             _wait_until_ready(home, stack)
             return stack, False
-        try:
-            stack = _start(home, stack)
-            _wait_until_ready(home, stack)
-        except BaseException:
-            _end(home)
-            raise
+        before = marked(stack_id(home))  # flow runs of an old runner, and a server that is kept
+        with leaving("What was started has been ended again; flow runs that ran before go on." if before else UNDONE):
+            try:
+                stack = _start(home, stack)
+                _wait_until_ready(home, stack)
+            except BaseException:
+                _undo(home, before)
+                raise
         return stack, True
 
 
@@ -95,7 +99,7 @@ def down(home: Path) -> bool:
     """End the stack and every flow run it started; whether there was one. Nothing of it runs afterwards."""
     if not home.is_dir():
         return False
-    with _locked(home):
+    with _locked(home), leaving("Some of the local stack may still run: `astraflow down` ends it."):
         return _end(home)
 
 
@@ -146,6 +150,15 @@ def _start(home: Path, old: Stack | None) -> Stack:
     temporary.write_text(json.dumps(state, indent=2))
     temporary.replace(_state_file(home))
     return stack
+
+
+def _undo(home: Path, before: list[Process]) -> None:
+    """End what a start that failed has started: all, or beside what ran before only that."""
+    with leaving("Some of the local stack may still run: `astraflow down` ends it."):
+        if before:
+            end([process for process in marked(stack_id(home)) if process not in before], grace_s=10)
+        else:
+            _end(home)
 
 
 def _listener(preferred: int) -> socket.socket:

@@ -15,12 +15,11 @@ from astraflow.config import RunConfig
 from astraflow.recipe import dump_toml, load_recipe, load_run_config
 from flows.children import children_of
 from infra.display import summary
+from infra.interrupts import INTERRUPTED, leaving
 from infra.places import DEFAULT_STORE, find_recipe, find_server, open_named
 from storage import open_store
 from storage.errors import ConfigError
 from storage.keys import RunKeys
-
-DETACHED = 130
 
 
 def resolve(recipe: str | None, overrides: Sequence[str], *, resume: str | None, store: str | None) -> RunConfig:
@@ -70,19 +69,22 @@ def run(config: RunConfig, *, resume: bool, detach: bool, as_json: bool) -> int:
     from infra import following, launch  # noqa: PLC0415  # prefect reads its settings when it is imported
 
     console = Console(stderr=as_json)
-    launched = launch.launch(server, config, resume=resume)
-    console.print(f"run {config.name}  {launched.url}", highlight=False, soft_wrap=True)
-    if detach:
+    with leaving(f"The run {config.name} may have been launched: `astraflow status {config.name}` tells."):
+        launched = launch.launch(server, config, resume=resume)
+    with leaving(f"The run {config.name} goes on by itself: `astraflow status {config.name}`."):
+        console.print(f"run {config.name}  {launched.url}", highlight=False, soft_wrap=True)
+        if detach:
+            if as_json:
+                _print({"run": config.name, "store": store.url, "flow_run": launched.id, "url": launched.url})
+            return 0
+        if not following.follow(store, config.name, launched, console):
+            return INTERRUPTED
+    with leaving(f"The run {config.name} is over: `astraflow status {config.name}` shows its figures."):
+        figures: dict[str, Any] = json.loads(open_run(f"{store.url}/{config.name}").figures().to_json())
         if as_json:
-            _print({"run": config.name, "store": store.url, "flow_run": launched.id, "url": launched.url})
-        return 0
-    if not following.follow(store, config.name, launched, console):
-        return DETACHED
-    figures: dict[str, Any] = json.loads(open_run(f"{store.url}/{config.name}").figures().to_json())
-    if as_json:
-        _print(figures)
-    else:
-        summary(console, figures)
+            _print(figures)
+        else:
+            summary(console, figures)
     return 0
 
 

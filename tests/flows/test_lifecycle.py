@@ -112,4 +112,4 @@ def test_the_core_imports_no_prefect() -> None:
 
 def test_the_command_line_imports_neither_until_it_must() -> None:
     assert modules_after("infra.cli").isdisjoint({"prefect", "torch", "pyarrow", "duckdb"})
-    assert modules_after("infra.run_command", "infra.stopping", "flows.children").isdisjoint({"prefect", "torch"})
+    assert modules_after("infra.run_command", "infra.wishes", "flows.children").isdisjoint({"prefect", "torch"})

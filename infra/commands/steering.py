@@ -1,0 +1,81 @@
+"""``stop``, ``pause`` and ``resume``: what an operator asks of a run's manager, through the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from infra.commands.options import Json, Last, RunName, Store, print_json, say
+from storage.errors import ConfigError
+from storage.store import ObjectStore
+
+Policy = Annotated[str | None, typer.Option("--policy", help="Only this policy; left out: all of the run.")]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the manager's answer.")]
+
+
+def stop(
+    run: RunName = None,
+    last: Last = False,
+    store: Store = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the end.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """End a run: trainers keep a checkpoint, pools hand back, and the log is closed."""
+    from infra import wishes
+
+    opened, name = _meant(run, store, last=last)
+    reason = wishes.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
+    if as_json:
+        print_json({"run": name, "stopped": reason})
+    else:
+        say(f"{name} has stopped: {reason}")
+
+
+def pause(
+    run: RunName = None,
+    policy: Policy = None,
+    last: Last = False,
+    store: Store = None,
+    timeout_s: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Give no more leases, until `resume`. What is being played and trained is finished; nothing ends."""
+    from infra import wishes
+
+    opened, name = _meant(run, store, last=last)
+    wishes.pause(opened, name, policy or "", reason="astraflow pause", timeout_s=timeout_s)
+    _tell(name, policy, "paused", f"`astraflow resume {name}` goes on", as_json=as_json)
+
+
+def resume(
+    run: RunName = None,
+    policy: Policy = None,
+    last: Last = False,
+    store: Store = None,
+    timeout_s: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Give leases again. (A run whose processes have ended goes on with `run --resume`.)"""
+    from infra import wishes
+
+    opened, name = _meant(run, store, last=last)
+    wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
+    _tell(name, policy, "resumed", "leases are given again", as_json=as_json)
+
+
+def _meant(run: str | None, store: str | None, *, last: bool) -> tuple[ObjectStore, str]:
+    """The store and the run: steering never takes the newest run unasked."""
+    from infra.places import find_run, open_named
+
+    if run is None and not last:
+        raise ConfigError("no run is named", where="command line", remedy="Name it, or say --last", kind="usage")
+    opened = open_named(store)
+    return opened, find_run(opened, run)
+
+
+def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run": run, "policy": policy, "state": state})
+    else:
+        say(f"{run}{f', policy {policy}' if policy else ''}: {state}; {then}")

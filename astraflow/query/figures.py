@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from astraflow.query.fold import RunFold
-from astraflow.query.tables import batch_row, known_versions, read_manifests
+from astraflow.query.tables import consumed_row, known_versions, read_manifests
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -115,8 +115,7 @@ def _policy_figures(fold: RunFold, policy: str) -> PolicyFigures:
     lag_sum = 0.0
     lag_rows = 0
     for n in range(figures.steps):
-        batch = fold.batches[policy, n]
-        row = batch_row(fold, batch)
+        row = consumed_row(fold, policy, n)
         figures.rows_trained += row["rows"]
         figures.tokens_trained += row["response_tokens"]
         figures.wait_s += row["wait_s"] or 0.0

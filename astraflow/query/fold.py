@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from astraflow import records as r
 from astraflow.query.logs import SeenDecision, SeenFacts
@@ -107,6 +108,7 @@ class RunFold:
         self.ended: dict[str, str] = {}
         self.failures: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
+        self.consumed_rows: dict[tuple[str, int], dict[str, Any]] = {}  # of consumed batches, kept by query.tables
         self._problems: dict[int, int] = {}  # of each group
         self._lost: set[str] = set()
         self._pending: dict[tuple[str, int, int], list[r.PartsObject]] = {}

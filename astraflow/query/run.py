@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from astraflow.query import tables
+from astraflow.query.curves import PolicyCurves, run_curves
 from astraflow.query.figures import RunFigures, run_figures
 from astraflow.query.fold import RunFold
 from astraflow.query.logs import RunLogReader
@@ -85,6 +86,10 @@ class Run:
     def figures(self) -> RunFigures:
         """What the run comes to, counted from the store."""
         return run_figures(self.store, self.keys, self.fold, self.config.trained)
+
+    def curves(self) -> dict[str, PolicyCurves]:
+        """The trained policies' values step by step, counted from the same rows as the figures."""
+        return run_curves(self.fold, self.config.trained)
 
     def _builders(self) -> dict[str, Callable[[], pa.Table]]:
         fold, build = self.fold, tables.build

@@ -130,6 +130,14 @@ def batch_row(fold: RunFold, batch: BatchView) -> dict[str, Any]:
     }
 
 
+def consumed_row(fold: RunFold, policy: str, n: int) -> dict[str, Any]:
+    """The row of a consumed batch. Nothing of it changes any more, so it is worked out once a fold."""
+    row = fold.consumed_rows.get((policy, n))
+    if row is None:
+        row = fold.consumed_rows[policy, n] = batch_row(fold, fold.batches[policy, n])
+    return row
+
+
 def batch_rows(fold: RunFold) -> Iterator[dict[str, Any]]:
     """One row a batch, by policy and number."""
     return (batch_row(fold, batch) for _, batch in sorted(fold.batches.items()))

@@ -69,8 +69,7 @@ def _demo(console: Console, overrides: list[str], start: float) -> None:
 
     launched = launch.launch(server, config, resume=False)
     console.print(f"  run {name}: {launched.url}")
-    if not following.follow(open_store(config.store), name, launched, console):
-        raise KeyboardInterrupt
+    following.watch(open_store(config.store), name, launched, console)
     figures = json.loads(open_run(f"{config.store}/{name}").figures().to_json())
     _tell(console, figures, launched.url, time.monotonic() - start)
 

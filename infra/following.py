@@ -27,13 +27,18 @@ _LINE_EVERY_S = 10.0
 def follow(store: ObjectStore, run: str, launched: Launched, console: Console) -> bool:
     """Show the run until it is over; False if the reader left it running."""
     try:
-        view = _when_created(store, run, launched)
-        show(view, console, alive=lambda: raise_if_dead(launched, run, exists=True))
-        _wait_for_experiment(launched)
+        watch(store, run, launched, console)
     except KeyboardInterrupt:
         _interrupted(store, run, console)
         return False
     return True
+
+
+def watch(store: ObjectStore, run: str, launched: Launched, console: Console) -> None:
+    """Show the run until it is over and its experiment has ended; Ctrl-C is the caller's."""
+    view = _when_created(store, run, launched)
+    show(view, console, alive=lambda: raise_if_dead(launched, run, exists=True))
+    _wait_for_experiment(launched)
 
 
 def show(view: RunFollower, console: Console, *, alive: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ looks at a word as a number.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -124,13 +125,13 @@ def first_with(words: Words, mask: int) -> int:
     return words.size
 
 
-def split_planes(words: Words) -> list[npt.NDArray[np.uint8]]:
-    """One contiguous array a byte of the word, least significant first: [N] each."""
+def split_planes(words: Words) -> Iterator[npt.NDArray[np.uint8]]:
+    """One contiguous array a byte of the word, least significant first: [N] each, one at a time."""
     by_byte = words.view(np.uint8).reshape(words.size, words.dtype.itemsize)
-    return [np.ascontiguousarray(by_byte[:, byte]) for byte in range(words.dtype.itemsize)]
+    return (np.ascontiguousarray(by_byte[:, byte]) for byte in range(words.dtype.itemsize))
 
 
-def join_planes(planes: list[npt.NDArray[np.uint8]], words: Words) -> None:
+def join_planes(planes: Iterable[npt.NDArray[np.uint8]], words: Words) -> None:
     """Fill ``words`` [N] from its byte planes."""
     by_byte = words.view(np.uint8).reshape(words.size, words.dtype.itemsize)
     for byte, plane in enumerate(planes):

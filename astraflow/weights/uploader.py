@@ -18,7 +18,7 @@ from storage.errors import DataError
 from storage.log import NumberedLog
 from storage.store import ObjectStore
 
-BLOB_BYTES = 2**28  # a blob is closed above this: it bounds memory and suits stores' limits for one PUT
+BLOB_BYTES = 2**25  # a blob is closed above this: readers and writers hold a few, and requests are not too many
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,30 @@
     python tests/benchmarks/weights.py [--trace DIR] [--rate 3e-6] [--json]
 
 ``DIR`` holds a recorded trace: ``lr{rate}-base.safetensors`` (bf16 bit patterns as uint16) and
-``lr{rate}-changes.safetensors`` (``v{k}.{tensor}.index`` and ``.bits`` of each later version). Without one,
-weights and Adam-sized steps are drawn from a seed. Speeds are the best of some rounds, in GB of raw
-weights a second; compare them with memcpy of the same run, not with another machine's.
+``lr{rate}-changes.safetensors`` (``v{k}.{tensor}.index`` and ``.bits`` of each later version);
+``make_weight_trace.py`` makes one. Without a trace 8 million weights (normal, spread 0.04, as fp32 masters) and
+2 steps of one learning rate are drawn from a seed, and cast to bf16.
+
+Figures of each encoding over all steps of the trace:
+
+- ``bytes_per_changed``, ``ratio``: payload bytes for each changed word; raw bytes over payload bytes.
+- ``encode_gb_s``, ``apply_gb_s``: raw bytes of the weights a second of one core, without hashing.
+- ``encode_vs_memcpy``, ``apply_vs_memcpy``: the same over ``memcpy``; with ``_hashed_``, with xxh3-128 of what the
+  format hashes (the new words when encoding; the copy before and after when applying).
+- ``peak_extra_mb``: the most memory beyond weights, base and copy while a model of 1 GB is encoded block by block
+  and applied, payloads let go (ours by two threads, as it publishes).
+
+Times are CPU time of the process, the best of rounds in which everything is measured in turn, so that whoever
+else uses the machine disturbs all alike. Compare ratios of one run, not speeds of two.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,39 +35,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
-import zstandard
 from safetensors.numpy import load_file
+from weight_encodings import ENCODINGS, Encoding
 
-from astraflow.weights.codec import decode_block, encode_block
-from astraflow.weights.kernels import Words, find_changes
+from astraflow.weights.classes import keys_of
+from astraflow.weights.kernels import Words, changed_positions, compiled_for, find_changes
+from astraflow.weights.layout import BLOCK_ELEMENTS
+from astraflow.weights.parallel import WORKERS, in_order
 from astraflow.weights.publisher import Publisher
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
 
-ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """``apply(copy, payload)`` turns the base in ``copy`` into the new words."""
-
-    name: str
-    encode: Callable[[Words, Words], Any]
-    apply: Callable[[Words, Any], None]
-    size_bytes: Callable[[Any], int]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One encoding's figures over all steps of the trace."""
-
-    name: str
-    bytes_per_changed: float
-    ratio: float
-    encode_gb_s: float
-    apply_gb_s: float
-    encode_to_memcpy: float
-    apply_to_memcpy: float
+ROUNDS = 12
+MODEL_WORDS = 500_000_000  # 1 GB of bf16
+PEAK = Path("/proc/self/clear_refs")
+OURS = ("default", "classes")
 
 
 def from_trace(folder: Path, rate: str) -> Iterator[Words]:
@@ -84,89 +78,94 @@ def synthetic(rate: str, size: int = 8_000_000, steps: int = 2) -> Iterator[Word
         masters += (float(rate) * rng.normal(0, 0.6, size)).astype(np.float32)
 
 
-def apply_ours(copy: Words, block: Any) -> None:
-    decode_block(block.kind, block.changed, block.streams, size=copy.size, word=copy.dtype, where="benchmark").write(
-        copy
-    )
+def best_seconds(base: Words, new: Words) -> dict[str, float]:
+    """CPU seconds of one step by everything, measured in turn: the best of some rounds."""
+    spare, copies, payloads = np.empty_like(base), {}, {}
+    for name, encoding in ENCODINGS.items():
+        payloads[name], copies[name] = encoding.encode(base, new), base.copy()
+        encoding.apply(copies[name], payloads[name])
+        if not np.array_equal(copies[name], new):
+            raise SystemExit(f"{name} does not give back the weights")
+    best: dict[str, float] = {}
 
+    def timed(name: str, work: Callable[..., object], *given: Any) -> None:
+        started = time.process_time()
+        work(*given)
+        best[name] = min(best.get(name, float("inf")), time.process_time() - started)
 
-def encode_pairs(base: Words, new: Words) -> tuple[Any, Words]:
-    at = np.flatnonzero(base != new).astype(np.int32)
-    return at, new[at]
-
-
-def apply_pairs(copy: Words, payload: tuple[Any, Words]) -> None:
-    copy[payload[0]] = payload[1]
-
-
-def encode_gaps(base: Words, new: Words) -> tuple[bytes, bytes]:
-    """u16 gaps (longer ones are split by repeating the value that stands there) and values, zstd level 1."""
-    at = np.flatnonzero(base != new)
-    gaps = np.diff(at, prepend=0)
-    if gaps.max(initial=0) > 0xFFFF:
-        stops = [np.arange(0xFFFF, gap, 0xFFFF) + start - gap for start, gap in zip(at, gaps, strict=True)]
-        at = np.union1d(at, np.concatenate(stops))
-        gaps = np.diff(at, prepend=0)
-    pack = zstandard.ZstdCompressor(level=1).compress
-    return pack(gaps.astype(np.uint16).tobytes()), pack(new[at].tobytes())
-
-
-def apply_gaps(copy: Words, payload: tuple[bytes, bytes]) -> None:
-    gaps, values = (np.frombuffer(zstandard.ZstdDecompressor().decompress(data), np.uint16) for data in payload)
-    copy[np.cumsum(gaps, dtype=np.int64)] = values
-
-
-def encode_xor(base: Words, new: Words) -> bytes:
-    return zstandard.ZstdCompressor(level=1).compress((base ^ new).tobytes())
-
-
-def apply_xor(copy: Words, payload: bytes) -> None:
-    copy ^= np.frombuffer(zstandard.ZstdDecompressor().decompress(payload), np.uint16)
-
-
-ENCODINGS = (
-    Encoding("astraflow (gaps + steps, pcodec)", encode_block, apply_ours, lambda block: int(block.size_bytes)),
-    Encoding("int32 + bf16", encode_pairs, apply_pairs, lambda pair: int(pair[0].nbytes + pair[1].nbytes)),
-    Encoding("u16 gaps + bf16, zstd-1", encode_gaps, apply_gaps, lambda pair: len(pair[0]) + len(pair[1])),
-    Encoding("XOR, zstd-1", encode_xor, apply_xor, len),
-)
-
-
-def best_s(work: Callable[[], object]) -> float:
-    times = []
     for _ in range(ROUNDS):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        timed("memcpy", np.copyto, spare, new)
+        timed("hash", xxhash.xxh3_128_digest, new.data)
+        for name, encoding in ENCODINGS.items():
+            np.copyto(copies[name], base)
+            timed(f"{name} encode", encoding.encode, base, new)
+            timed(f"{name} apply", encoding.apply, copies[name], payloads[name])
+    return best
 
 
-def measure(encoding: Encoding, versions: list[Words], memcpy_gb_s: float) -> Row:
-    size_bytes, changed, encode_s, apply_s, raw = 0, 0, 0.0, 0.0, 0
-    for base, new in pairwise(versions):
-        payload = encoding.encode(base, new)
-        copy = base.copy()
-        encoding.apply(copy, payload)
+def speeds(versions: list[Words]) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Figures of each encoding, and those of memcpy and xxh3 in the same run."""
+    steps = [best_seconds(base, new) for base, new in pairwise(versions)]
+    spent = {name: sum(step[name] for step in steps) for name in steps[0]}
+    raw_gb = sum(new.nbytes for new in versions[1:]) / 1e9
+    found = {}
+    for name in ENCODINGS:
+        encode_s, apply_s = spent[f"{name} encode"], spent[f"{name} apply"]
+        found[name] = {
+            "encode_gb_s": raw_gb / encode_s,
+            "apply_gb_s": raw_gb / apply_s,
+            "encode_vs_memcpy": spent["memcpy"] / encode_s,
+            "apply_vs_memcpy": spent["memcpy"] / apply_s,
+            "encode_hashed_vs_memcpy": spent["memcpy"] / (encode_s + spent["hash"]),
+            "apply_hashed_vs_memcpy": spent["memcpy"] / (apply_s + 2 * spent["hash"]),
+        }
+    return found, {"memcpy_gb_s": raw_gb / spent["memcpy"], "xxh3_128_gb_s": raw_gb / spent["hash"]}
+
+
+def sizes(encoding: Encoding, versions: list[Words]) -> dict[str, float]:
+    """Payload bytes for each changed word, and how often they go into the raw bytes."""
+    pairs = list(pairwise(versions))
+    size_bytes = sum(encoding.size_bytes(encoding.encode(base, new)) for base, new in pairs)
+    changed = sum(int(np.count_nonzero(base != new)) for base, new in pairs)
+    return {
+        "bytes_per_changed": size_bytes / changed,
+        "ratio": sum(new.nbytes for _, new in pairs) / size_bytes,
+    }
+
+
+def peak_extra_mb(versions: list[Words]) -> dict[str, float]:
+    """Memory beyond a 1 GB model, its base and a copy, at the worst moment of encoding or applying it. Linux only."""
+    if not PEAK.exists():
+        return {}
+    base, new = (np.resize(words, MODEL_WORDS) for words in versions[:2])
+    copy = np.empty_like(base)
+    spans = [slice(at, at + BLOCK_ELEMENTS) for at in range(0, MODEL_WORDS, BLOCK_ELEMENTS)]
+    found = {}
+    for name, encoding in ENCODINGS.items():
+        np.copyto(copy, base)
+        ctypes.CDLL(None).malloc_trim(0)  # what the last one let go does not hide what this one takes
+        PEAK.write_text("5")  # the high-water mark is what is held now
+        before_kb = resident_kb("VmRSS")
+        payloads = in_order(
+            lambda span, encoding=encoding: encoding.encode(base[span], new[span]),  # type: ignore[misc]
+            spans,
+            WORKERS if name in OURS else 1,
+        )
+        for span, payload in zip(spans, payloads, strict=True):
+            encoding.apply(copy[span], payload)
+        found[name] = (resident_kb("VmHWM") - before_kb) / 1024
         if not np.array_equal(copy, new):
-            raise SystemExit(f"{encoding.name} does not give back the weights")
-        size_bytes += encoding.size_bytes(payload)
-        changed += int(np.count_nonzero(base != new))
-        raw += new.nbytes
-        encode_s += best_s(lambda base=base, new=new: encoding.encode(base, new))  # type: ignore[misc]
-        apply_s += best_s(lambda copy=copy, payload=payload: encoding.apply(copy, payload))  # type: ignore[misc]
-    encode_gb_s, apply_gb_s = raw / encode_s / 1e9, raw / apply_s / 1e9
-    return Row(
-        encoding.name,
-        size_bytes / changed,
-        raw / size_bytes,
-        encode_gb_s,
-        apply_gb_s,
-        encode_gb_s / memcpy_gb_s,
-        apply_gb_s / memcpy_gb_s,
-    )
+            raise SystemExit(f"{name} does not give back the weights")
+    return found
+
+
+def resident_kb(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def entropy_bits(shares: npt.NDArray[np.float64]) -> float:
+    shares = shares[(shares > 0) & (shares < 1)]
     return float(-(shares * np.log2(shares)).sum())
 
 
@@ -182,11 +181,28 @@ def bernoulli_bytes(pairs: list[tuple[Words, Words]]) -> float:
     return (entropy_bits(np.array([share, 1 - share])) / share + entropy_bits(counts / changed)) / 8
 
 
-def published_bytes(versions: list[Words]) -> float:
+def bound_given_exponent(pairs: list[tuple[Words, Words]]) -> float:
+    """The same for a coder that knows, for each exponent of the base, how many words change and by which steps."""
+    bits, changed = 0.0, 0
+    for base, new in pairs:
+        at = changed_positions(base, new)
+        steps, keys = find_changes(base, new)[1], keys_of(base)
+        there, moved = np.bincount(keys, minlength=256), np.bincount(keys[at], minlength=256)
+        for key in np.flatnonzero(moved):
+            share = moved[key] / there[key]
+            counts = np.unique(steps[keys[at] == key], return_counts=True)[1]
+            bits += there[key] * entropy_bits(np.array([share, 1 - share])) + moved[key] * entropy_bits(
+                counts / counts.sum()
+            )
+        changed += at.size
+    return bits / 8 / changed
+
+
+def published_bytes(versions: list[Words], coding: Any) -> float:
     """Bytes per changed word of whole versions in a store: blobs with their tables, and manifests."""
     keys = RunKeys("benchmark")
     store = MemoryStore()
-    publisher = Publisher(store, keys, "policy", anchor_every=64)
+    publisher = Publisher(store, keys, "policy", anchor_every=64, coding=coding)
     size_bytes = changed = 0
     for step, words in enumerate(versions):
         weights = {"words": torch.from_numpy(words).view(torch.bfloat16)}
@@ -197,24 +213,71 @@ def published_bytes(versions: list[Words]) -> float:
     return size_bytes / changed
 
 
+def link_where_classes_pay(rows: dict[str, dict[str, float]]) -> float:
+    """Mbit/s below which ``classes`` brings a version to a reader sooner, when nothing overlaps.
+
+    Bytes saved a raw byte over the seconds spent more a raw byte, encoding and applying.
+    """
+    plain, classes = (rows[name] for name in OURS)
+    saved_bytes = 1 / plain["ratio"] - 1 / classes["ratio"]
+    more_s = sum(1 / classes[key] - 1 / plain[key] for key in ("encode_gb_s", "apply_gb_s")) / 1e9
+    return 8 * saved_bytes / more_s / 1e6
+
+
 def report(versions: list[Words], rate: str, source: str) -> dict[str, Any]:
     pairs = list(pairwise(versions))
-    density = float(np.mean([np.mean(base != new) for base, new in pairs]))
-    spare = np.empty_like(versions[0])
-    memcpy_gb_s = spare.nbytes / best_s(lambda: np.copyto(spare, versions[0])) / 1e9
-    xxh3_gb_s = spare.nbytes / best_s(lambda: xxhash.xxh3_128_hexdigest(versions[0].data)) / 1e9
+    figures, machine = speeds(versions)
+    peaks = peak_extra_mb(versions)
+    rows: dict[str, dict[str, float]] = {
+        name: sizes(encoding, versions) | figures[name] | {"peak_extra_mb": peaks.get(name, float("nan"))}
+        for name, encoding in ENCODINGS.items()
+    }
+    for name in OURS:
+        rows[name]["published_bytes_per_changed"] = published_bytes(versions, name)
+    bound = bernoulli_bytes(pairs)
     return {
         "source": source,
         "rate": rate,
         "words": versions[0].size,
         "steps": len(pairs),
-        "changed_share": density,
-        "memcpy_gb_s": memcpy_gb_s,
-        "xxh3_128_gb_s": xxh3_gb_s,
-        "bernoulli_bytes_per_changed": bernoulli_bytes(pairs),
-        "published_bytes_per_changed": published_bytes(versions),
-        "encodings": [asdict(measure(encoding, versions, memcpy_gb_s)) for encoding in ENCODINGS],
+        "changed_share": float(np.mean([np.mean(base != new) for base, new in pairs])),
+        "compiled": compiled_for(versions[0].size) is not None,
+        **machine,
+        "bernoulli_bytes_per_changed": bound,
+        "bound_given_exponent_bytes_per_changed": bound_given_exponent(pairs),
+        "default_vs_bernoulli": rows["default"]["bytes_per_changed"] / bound,
+        "classes_pay_below_mbit_s": link_where_classes_pay(rows),
+        "encodings": rows,
     }
+
+
+COLUMNS = (
+    "bytes_per_changed",
+    "ratio",
+    "encode_gb_s",
+    "apply_gb_s",
+    "encode_vs_memcpy",
+    "apply_vs_memcpy",
+    "encode_hashed_vs_memcpy",
+    "apply_hashed_vs_memcpy",
+    "peak_extra_mb",
+)
+
+
+def as_text(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{found['words']:,} bf16 words, {found['steps']} steps at {found['rate']} ({found['source']}), "
+        f"{found['changed_share']:.2%} changed; memcpy {found['memcpy_gb_s']:.1f} GB/s, "
+        f"xxh3-128 {found['xxh3_128_gb_s']:.1f} GB/s"
+    )
+    yield (
+        f"bounds in bytes per changed word: Bernoulli {found['bernoulli_bytes_per_changed']:.3f}, given the base's "
+        f"exponent {found['bound_given_exponent_bytes_per_changed']:.3f}; "
+        f"classes pay below {found['classes_pay_below_mbit_s']:.0f} Mbit/s"
+    )
+    yield f"{'':20}" + "".join(f"{name.replace('_vs_memcpy', '/memcpy'):>24}" for name in COLUMNS)
+    for name, row in found["encodings"].items():
+        yield f"{name:20}" + "".join(f"{row[column]:24.3f}" for column in COLUMNS)
 
 
 def main() -> None:
@@ -225,22 +288,7 @@ def main() -> None:
     options = parser.parse_args()
     versions = list(from_trace(options.trace, options.rate) if options.trace else synthetic(options.rate))
     found = report(versions, options.rate, "trace" if options.trace else "drawn")
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    print(
-        f"{found['words']:,} bf16 words, {found['steps']} steps at {options.rate} ({found['source']}), "
-        f"{found['changed_share']:.2%} changed; memcpy {found['memcpy_gb_s']:.1f} GB/s, "
-        f"xxh3-128 {found['xxh3_128_gb_s']:.1f} GB/s; "
-        f"bytes per changed word: Bernoulli bound {found['bernoulli_bytes_per_changed']:.3f}, "
-        f"as published with tables and manifest {found['published_bytes_per_changed']:.3f}"
-    )
-    print(f"{'encoding':34} {'bytes/changed':>13} {'ratio':>7} {'encode GB/s':>12} {'apply GB/s':>11}")
-    for row in found["encodings"]:
-        print(
-            f"{row['name']:34} {row['bytes_per_changed']:13.3f} {row['ratio']:7.0f} "
-            f"{row['encode_gb_s']:12.2f} {row['apply_gb_s']:11.2f}"
-        )
+    print(json.dumps(found, indent=2) if options.json else "\n".join(as_text(found)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 
+from astraflow.component import use_code
 from astraflow.config import RunConfig
 from astraflow.models import check_model
 from astraflow.problems import Problem, data_hash, load_problems, problems_table
@@ -46,6 +47,7 @@ def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Pr
 
 def check_config(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """Check what the schema can't: models, workflow, roles, reward, problems, and that some pool can play them."""
+    use_code(config.code)
     for name, policy in config.policies.items():
         check_model(policy.model, key=f"policies.{name}.model")
     workflow = load_workflow(config)

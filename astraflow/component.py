@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
@@ -32,13 +34,23 @@ def find(name: str, built_in: Mapping[str, Any], *, where: str) -> Any:
         )
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(
             f"{name!r} cannot be imported: {error}",
             where=where,
-            remedy="The module must be installed or on PYTHONPATH of every process of the run",
+            remedy="Put the module beside the recipe, name its folder in code = […], or install it",
             kind="import",
         ) from error
+
+
+def use_code(folders: Iterable[str]) -> None:
+    """Make the modules in a run's ``code`` folders importable here; what is installed comes first.
+
+    A folder that this machine does not have is passed over: elsewhere the modules are installed, or on PYTHONPATH.
+    """
+    for folder in folders:
+        if folder not in sys.path and Path(folder).is_dir():
+            sys.path.append(folder)
 
 
 def check_options(target: Callable[..., Any], options: Mapping[str, Any], *, given: int, where: str) -> None:

@@ -134,7 +134,19 @@ class Weights(Section):
 
     coding: Literal["default", "classes"] = Field(
         default="default",
-        description="'classes': a third fewer bytes for links below ~50 Mbit/s; slower, and not merged.",
+        description="'classes': a third fewer bytes for slow links; more work, not merged, leads only forward.",
+    )
+    merge_every: list[Positive] = Field(
+        default=[8, 64], description="Lengths of merged deltas, for readers that are many versions behind; [] for none."
+    )
+
+
+class Region(Section):
+    """A place with a bucket of its own: a mirror copies each version there once, and its pools read them there."""
+
+    store: str = Field(description="The region's store: s3://bucket/prefix, file:// or a folder.")
+    mirror_timeout_s: float = Field(
+        default=30.0, gt=0, description="Without anything new in the region's store for this long, pools ask the run's."
     )
 
 
@@ -165,7 +177,12 @@ class RunConfig(Section):
     dataflow: Dataflow = Field(default=Dataflow(), description="Leases, staleness, batches.")
     trainer: Trainer = Field(default=Trainer(), description="Defaults of all policies' trainers.")
     weights: Weights = Field(default=Weights(), description="How published weights are written.")
+    regions: dict[Name, Region] = Field(default={}, description="Regions with a store of their own, by name.")
     pools: dict[Name, Pool] = Field(default={"local": Pool()}, min_length=1, description="Rollout pools.")
+    code: list[str] = Field(
+        default=[],
+        description="Folders of own modules, for every process of the run. A recipe that names own code: its folder.",
+    )
     data_hash: str = Field(default="", description="Set when the run is created: the frozen problems.")
     problem_count: int = Field(default=0, ge=0, description="Set when the run is created.")
 

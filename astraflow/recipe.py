@@ -1,8 +1,9 @@
 """Recipes: TOML files, overlays (``extends``) and dotted overrides become one validated ``RunConfig``.
 
 Every problem of the input is reported at once as a ``ConfigError`` that names key, value, origin and
-remedy. Relative model folders and problem files are taken from the file that names them (those of overrides, and
-the store, from the working directory), so a recipe means the same wherever it is started.
+remedy. Relative model folders, problem files and code folders are taken from the file that names them (those of
+overrides, and the store, from the working directory), so a recipe means the same wherever it is started. If a recipe
+names own code (``my_module:reward``), the folders of its files are where every process of the run looks for it.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, default_stor
     URL; a folder is made absolute from the working directory.
     """
     draft = _Draft()
-    for file, table in _layers(Path(path)):
+    layers = _layers(Path(path))
+    for file, table in layers:
         _merge(draft, _with_paths(table, file.parent), str(file))
     for override in overrides:
         _override(draft, override)
+    if _names_own_code(draft.table):
+        draft.table.setdefault("code", list(dict.fromkeys(str(file.parent.resolve()) for file, _ in reversed(layers))))
     if default_store is not None:
         draft.table.setdefault("store", default_store)
     config = _validate(draft, str(path))
@@ -214,7 +218,18 @@ def _with_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(problems, dict) and isinstance(problems.get("source"), str):
         source = problems["source"]
         problems["source"] = _absolute(source, folder, is_path="/" in source or source.endswith(".jsonl"))
+    if isinstance(table.get("code"), list):
+        table["code"] = [_absolute(str(code), folder, is_path=True) for code in table["code"]]
     return table
+
+
+def _names_own_code(node: Any, key: str = "") -> bool:
+    """Whether some ``name`` or ``kind`` in the table is an import path, ``package.module:attribute``."""
+    if isinstance(node, dict):
+        return any(_names_own_code(value, name) for name, value in node.items())
+    if isinstance(node, list):
+        return any(_names_own_code(value) for value in node)
+    return key in ("name", "kind", "engine") and isinstance(node, str) and ":" in node
 
 
 def _absolute(text: str, folder: Path, *, is_path: bool) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from storage.errors import ConfigError
 
-_BARE = re.compile(r"^[A-Za-z0-9_-]+$")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dump_table(table: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def _write_table(lines: list[str], table: Mapping[str, Any], path: tuple[str, ..
 
 
 def _key(key: str) -> str:
-    return key if _BARE.match(key) else _text(key)
+    return key if _BARE.fullmatch(key) else _text(key)
 
 
 def _text(text: str) -> str:

@@ -6,18 +6,15 @@ import threading
 
 from prefect import flow
 
-from flows.lifecycle import begin_life, run_until_signal
+from flows.lifecycle import begin_life, enter_run, run_until_signal
 
 
 @flow(name="dataflow_manager", description="Decides: leases, admission, staleness, batches, the end.", retries=0)
 def dataflow_manager(run: str, store: str) -> None:
     """Manage ``run`` until it is stopped; takes over from any manager before it."""
     from astraflow.dataflow.manager import run_manager
-    from astraflow.recipe import load_run_config
-    from storage import open_store
 
     holder = begin_life("manager")
-    opened = open_store(store)
-    config = load_run_config(opened, run)
+    opened, config = enter_run(run, store)
     stop = threading.Event()
     run_until_signal(lambda: run_manager(opened, config, holder=holder, stop=stop), stop.set)

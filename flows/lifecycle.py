@@ -11,10 +11,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prefect.runtime import flow_run
 
 from astraflow.participant import new_participant
+
+if TYPE_CHECKING:
+    from astraflow.config import RunConfig
+    from storage.store import ObjectStore
 
 GRACE_S = 22.0  # the process is killed 30 s after the signal; Prefect needs some of that itself
 
@@ -51,6 +56,18 @@ def begin_life(role: str, name: str = "") -> str:
     participant = this_participant(role, name)
     own_output(participant)
     return participant
+
+
+def enter_run(run: str, store: str) -> tuple[ObjectStore, RunConfig]:
+    """The run's store and config as one of its processes has them: its own code can be imported."""
+    from astraflow.component import use_code
+    from astraflow.recipe import load_run_config
+    from storage import open_store
+
+    opened = open_store(store)
+    config = load_run_config(opened, run)
+    use_code(config.code)
+    return opened, config
 
 
 def own_output(participant: str) -> None:

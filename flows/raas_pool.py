@@ -6,19 +6,16 @@ import asyncio
 
 from prefect import flow
 
-from flows.lifecycle import begin_life, run_until_signal
+from flows.lifecycle import begin_life, enter_run, run_until_signal
 
 
 @flow(name="raas_pool", description="Plays leased groups with the newest weights.", retries=0)
 def raas_pool(run: str, store: str, pool: str) -> None:
     """Serve rollouts of ``run`` as ``pool`` until the run ends, or hand back the leases when cancelled."""
     from astraflow.raas.pool import run_pool
-    from astraflow.recipe import load_run_config
-    from storage import open_store
 
     participant = begin_life("pool", pool)
-    opened = open_store(store)
-    config = load_run_config(opened, run)
+    opened, config = enter_run(run, store)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 

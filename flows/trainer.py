@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.lifecycle import begin_life
+from flows.lifecycle import begin_life, enter_run
 
 
 @flow(name="trainer", description="Trains one policy: batch, optimizer step, publish.", retries=0)
 def trainer(run: str, store: str, policy: str) -> None:
     """Train ``policy`` of ``run`` until its steps are done; continues where an earlier life ended."""
-    from astraflow.recipe import load_run_config
     from astraflow.trainer.loop import run_trainer
-    from storage import open_store
 
     participant = begin_life("trainer", policy)
-    opened = open_store(store)
-    run_trainer(opened, load_run_config(opened, run), policy, participant=participant)
+    opened, config = enter_run(run, store)
+    run_trainer(opened, config, policy, participant=participant)

@@ -1,12 +1,15 @@
 """Recipes: layers, overrides, paths, and one clear message for each kind of bad input."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow.bootstrap import check_config
+from astraflow.component import use_code
 from astraflow.config import RunConfig
 from astraflow.recipe import dump_toml, load_recipe, load_run_config, parse_toml, store_url
 from astraflow.toml import dump_table
@@ -248,3 +251,35 @@ def test_built_in_recipes_load() -> None:
 
 def test_store_urls_open(tmp_path: Path) -> None:
     assert open_store(store_url(str(tmp_path / "a b"))).url == store_url(str(tmp_path / "a b"))
+
+
+def test_own_code_is_looked_for_beside_the_recipe(folder: Path) -> None:
+    assert load_recipe(folder / "base.toml").code == []
+    own = 'extends = "../base.toml"\nproblems.reward.name = "my_rewards:score"\n'
+    assert load_recipe(write(folder, own, "deep/own.toml")).code == [str(folder.resolve() / "deep"), str(folder.resolve())]
+    elsewhere = write(folder, own + 'code = ["lib"]\n', "deep/elsewhere.toml")
+    assert load_recipe(elsewhere).code == [str(folder / "deep" / "lib")]
+    assert load_recipe(elsewhere, ["code=[]"]).code == []
+
+
+def test_own_code_is_imported_when_a_run_is_checked(folder: Path) -> None:
+    recipe = write(folder, 'extends = "base.toml"\nproblems.reward.name = "own_code_here:score"\n')
+    recipe.write_text(recipe.read_text() + "problems.options = { digits = 1, count = 5 }\n")
+    with pytest.raises(ConfigError, match="beside the recipe"):
+        check_config(load_recipe(recipe))
+    (folder / "own_code_here.py").write_text("def score(problem, text):\n    return 1.0\n")
+    frozen, _ = check_config(load_recipe(recipe))
+    assert parse_toml(dump_toml(frozen), where="").code == [str(folder.resolve())]
+    (folder / "own_code_broken.py").write_text("def score(:\n")
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        check_config(load_recipe(recipe, ["problems.reward.name=own_code_broken:score"]))
+
+
+def test_folders_of_code_that_are_not_here_are_passed_over(tmp_path: Path) -> None:
+    before = list(sys.path)
+    try:
+        use_code([str(tmp_path / "missing"), str(tmp_path)])
+        use_code([str(tmp_path)])
+        assert sys.path == [*before, str(tmp_path)]
+    finally:
+        sys.path[:] = before

@@ -38,7 +38,8 @@ class Child:
     steps_at_restart: int = -1
     start_at: float = 0.0  # when the next life may start
     seen_at: float = 0.0  # last change of its status, or its start
-    beat: int = -1
+    beat: int = -1  # that was seen last
+    is_seen: bool = False  # whether this life has shown itself: a manager's status object is also its predecessor's
     pid: int = 0  # of its process, once seen on this machine
     gone: int = 0  # looks in a row that did not find that process
     over: str = ""  # why it is not needed any more
@@ -103,6 +104,10 @@ class Supervisor:
                 kind="no_pool",
             )
 
+    def flow_runs(self) -> dict[str, str]:
+        """The newest flow run of each child, by the child's key."""
+        return {child.spec.key: child.run.id for child in self.children if child.run is not None}
+
     def cancel_all(self) -> None:
         """Ask every living child to end."""
         for child in self.children:
@@ -122,7 +127,7 @@ class Supervisor:
         ]
         newest = max(found, key=lambda status: status.beat, default=None)
         if newest is not None and newest.beat != child.beat:
-            child.beat, child.seen_at = newest.beat, now
+            child.beat, child.seen_at, child.is_seen = newest.beat, now, True
             if newest.pid != child.pid:  # a process that died right after its beat is still the one that was seen
                 child.pid = newest.pid if self.is_here(newest.pid) else 0
         child.gone = child.gone + 1 if child.pid and not self.is_here(child.pid) else 0
@@ -135,10 +140,10 @@ class Supervisor:
             self._restart(child, f"its process {child.pid} is gone (Prefect says {run.state.lower()})", now)
             return
         if run.is_living:
-            limit_s = START_TIMEOUT_S if child.beat < 0 else self.config.dataflow.silence_s + 5
+            limit_s = self.config.dataflow.silence_s + 5 if child.is_seen else START_TIMEOUT_S
             if now - child.seen_at > limit_s:
                 self.launcher.cancel(run.id)
-                what = "never showed a sign of life" if child.beat < 0 else "went silent"
+                what = "went silent" if child.is_seen else "never showed a sign of life"
                 self._restart(child, f"{what} for {limit_s:g} s (Prefect says {run.state.lower()})", now)
             return
         if self._is_finished(child) or (child.spec.role == "pool" and run.state == "COMPLETED"):
@@ -195,7 +200,7 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         child.run = self.launcher.start(child.spec, child.life + 1)
         child.life += 1
-        child.seen_at, child.beat, child.pid, child.gone = self.clock(), -1, 0, 0
+        child.seen_at, child.beat, child.is_seen, child.pid, child.gone = self.clock(), -1, False, 0, 0
         if child.spec.role == "manager":
             child.beat = max((status.beat for status in self.follower.of_role("manager")), default=-1)
         self.log(f"{child.spec.key}: started flow run {child.run.id[:8]}, life {child.life}")

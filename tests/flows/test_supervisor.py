@@ -219,6 +219,23 @@ def test_a_flow_run_that_no_runner_takes_is_asked_for_again() -> None:
     assert "never showed a sign of life" in " ".join(world.supervisor.notes)
 
 
+def test_a_manager_that_starts_slowly_is_given_time(world: World) -> None:
+    """Its status object is still its predecessor's: that says nothing about the new life."""
+    world.launcher.set("manager", "CRASHED")
+    for _ in range(int(START_TIMEOUT_S) - 10):
+        world.beat("trainer-solver")
+        world.beat("pool-local")
+        world.tick()
+    assert world.lives("manager") == 2
+    world.beat("manager")
+    for _ in range(70):
+        world.beat("trainer-solver")
+        world.beat("pool-local")
+        world.tick()
+    assert world.lives("manager") == 3
+    assert "went silent" in " ".join(world.supervisor.notes)
+
+
 def test_restarts_wait_longer_and_longer_and_end_with_an_error(world: World) -> None:
     starts = []
     with pytest.raises(ServiceError, match="died 6 times without progress") as caught:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astraflow import open_run
+from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.query.figures import RunFigures
 from astraflow.recipe import load_run_config
 from astraflow.records import Status
+from astraflow.weights.subscriber import Subscriber
 from infra.processes import Process
 from storage import open_store
 from storage.errors import ConfigError, StoreError
@@ -34,7 +36,7 @@ model = "tiny-qwen3"
 sampling = { max_tokens = 2 }
 [dataflow]
 group_size = 4
-silence_s = 8
+silence_s = 30
 drain_s = 4
 snapshot_every = 25
 report_every = 5
@@ -68,6 +70,7 @@ options = { rounds = 2, accept = "1", reject = "0", retry_prompt = "{prompt}{ans
 """
 
 PATIENCE_S = 240.0  # for one thing to happen, on a machine that does much else
+ROWS = "select (select count(*) from trajectories) as there, sum(rows) as said from parts"
 LIVES = ("manager", "pool", "trainer")
 
 
@@ -197,9 +200,14 @@ class RunUnderTest:
         return all(command.poll() is None for command in self.commands)
 
     def log(self) -> str:
-        """The end of the runner's log: what the flows said."""
-        path = self.stack.home / "logs" / "runner.log"
-        return "\n".join(path.read_text(errors="replace").splitlines()[-60:])
+        """The last lines of what the runner and the newest flow runs said."""
+        logs = self.stack.home / "logs"
+        newest = sorted((logs / "flow-runs").glob("*.log"), key=lambda path: path.stat().st_mtime)[-5:]
+        tails = [
+            f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-25:])
+            for path in (logs / "runner.log", *newest)
+        ]
+        return "\n".join(tails)
 
     def _record(self) -> None:
         log = NumberedLog(self.store, self.keys.decision)
@@ -230,7 +238,8 @@ class RunUnderTest:
         assert len(self.records) > steps, "the decisions were not recorded as they came"
         for seq, data in enumerate(self.records):
             assert self.store.get(self.keys.decision(seq)) == data, f"decision {seq} has changed"
-        figures = open_run(f"{self.store.url}/{self.name}").figures()
+        whole = open_run(f"{self.store.url}/{self.name}")
+        figures = whole.figures()
         assert figures.state == "stopped"
         for policy, own in figures.policies.items():
             assert (own.steps, own.ended) == (steps, "done"), f"{policy}: {own}"
@@ -238,8 +247,17 @@ class RunUnderTest:
             assert own.versions >= steps + 1
             if not kills:
                 assert own.versions == steps + 1
+            head = Subscriber(self.store, self.keys, policy)
+            assert head.fetch(head.newest()).version == own.versions - 1
         assert figures.rejected == {}
+        (counted,) = whole.sql(ROWS).to_pylist()
+        assert counted["there"] == counted["said"] >= self._least_rows(config, steps)
         return figures
+
+    def _least_rows(self, config: RunConfig, steps: int) -> int:
+        """Rows that were trained on at least: each part has a row for each of its group's episodes."""
+        batches = [config.trainer_of(policy).batch_size * steps for policy in config.trained]
+        return sum(batches) * config.dataflow.group_size
 
 
 def wait_for(done: Callable[[], bool], run: RunUnderTest, what: str, timeout_s: float = PATIENCE_S) -> None:

@@ -99,7 +99,7 @@ def build_tiny_qwen3(folder: Path | str, seed: int) -> None:
         bos_token_id=TINY_VOCABULARY.index("<bos>"),
         eos_token_id=TINY_VOCABULARY.index("<eos>"),
     )
-    _no_progress_bars()
+    no_progress_bars()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
@@ -107,7 +107,7 @@ def build_tiny_qwen3(folder: Path | str, seed: int) -> None:
     _character_tokenizer().save_pretrained(folder)
 
 
-def _no_progress_bars() -> None:
+def no_progress_bars() -> None:
     """Our processes write to logs."""
     from transformers.utils import logging
 
@@ -133,7 +133,7 @@ def load_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     check_model(str(folder))
-    _no_progress_bars()
+    no_progress_bars()
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from infra.commands import steering
+from infra.commands import project, steering, taking_out
 from infra.commands.options import EPILOG, Json, Last, RunName, Store, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell
 from storage.errors import AstraFlowError, ConfigError
@@ -155,7 +155,14 @@ def query(
         rows(Console(), table.column_names, table.to_pylist())
 
 
-for command in (steering.stop, steering.pause, steering.resume):
+for command in (
+    project.init,
+    steering.stop,
+    steering.pause,
+    steering.resume,
+    taking_out.export,
+    taking_out.show,
+):
     app.command(epilog=EPILOG)(command)
 
 

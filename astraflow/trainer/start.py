@@ -132,6 +132,7 @@ def _publisher(life: Life) -> Publisher:
         life.keys,
         life.policy,
         anchor_every=life.settings.anchor_every,
+        merge_every=life.config.weights.merge_every,
         coding=life.config.weights.coding,
     )
 

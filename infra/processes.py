@@ -70,11 +70,19 @@ def started_at(pid: int) -> str | None:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         except OSError:
             return None
-        return None if fields[0] in "ZX" else fields[19]
+        return None if fields[0] in "ZX" and _threads(pid) <= 1 else fields[19]
     answer = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.split(maxsplit=1)
     return answer[1].strip() if len(answer) == 2 and not answer[0].startswith("Z") else None
+
+
+def _threads(pid: int) -> int:
+    """Threads of a process; a killed one whose last threads still end shows as a zombie and holds its port."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return 0
 
 
 def marked(stack: str) -> list[Process]:

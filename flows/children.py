@@ -19,6 +19,12 @@ class ChildSpec:
     tags: tuple[str, ...]
 
     @property
+    def label(self) -> str:
+        """How its flow runs are named: ``trainer/solver``; a pool by region, with its name where that is another."""
+        region = next((tag.partition(":")[2] for tag in self.tags if tag.startswith("region:")), self.name)
+        return "/".join(dict.fromkeys(part for part in (self.role, region, self.name) if part))
+
+    @property
     def key(self) -> str:
         """``trainer-solver``: unique in a run."""
         return "-".join(part for part in (self.role, self.name) if part)

@@ -16,7 +16,6 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Beat, Outbox, beat_every_s
 from astraflow.records import Status
-from astraflow.report import markdown
 from flows.launcher import PrefectLauncher
 from flows.lifecycle import begin_life
 from flows.patience import Patience
@@ -25,6 +24,7 @@ from storage import open_store
 from storage.errors import ServiceError
 from storage.keys import RunKeys
 from tasks.bootstrap import begin_run
+from tasks.prefect_api import tag_flow_run
 from tasks.report import RunPage, final_figures
 
 TICK_S = 1.0
@@ -32,13 +32,19 @@ PAGE_EVERY_S = 15.0
 LEAVE_TIMEOUT_S = 30.0  # from Stopped until the children are cancelled
 
 
-@flow(name="experiment", description="Runs one experiment: everything that a recipe says.", retries=0)
+@flow(
+    name="experiment",
+    description="Runs one experiment: everything that a recipe says.",
+    flow_run_name="{config.name}/experiment",
+    retries=0,
+)
 def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
     """Run the experiment to its end and return its figures; ``resume`` goes on with a run that exists.
 
     Cancelling it cancels the flows it started; the run stays in the store and can be resumed.
     """
     participant = begin_life("experiment")
+    tag_flow_run(f"run:{config.name}", *(f"policy:{policy}" for policy in config.trained))
     config = begin_run(config, resume=resume)
     store, keys = open_store(config.store), RunKeys(config.name)
     follower = RunFollower(store, config)
@@ -51,20 +57,20 @@ def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
         outbox=Outbox(store, keys, participant),
         log=get_run_logger().info,
     )
-    page = RunPage(config.name)
+    page = RunPage(follower, supervisor.note)
     with Beat(store, keys, status, every_s=beat_every_s(config.store, config.dataflow.silence_s)) as beat:
         try:
             _watch(supervisor, page, resume=resume)
         except BaseException as error:
             beat.set(state="failed" if isinstance(error, Exception) else "cancelled")
-            page.write(markdown(follower, f"ended early: {error or type(error).__name__}", supervisor.notes))
+            _cancel_children(supervisor)
+            early = f"ended early: {error or type(error).__name__}"
+            page.write(supervisor.flow_runs(), supervisor.notes, state=early)
             raise
-        finally:
-            with contextlib.suppress(ServiceError):
-                supervisor.cancel_all()
+        _cancel_children(supervisor)
         beat.set(state="left")
     figures = final_figures(config.name, config.store)
-    page.finish(markdown(follower, f"over ({follower.stopped})", supervisor.notes), figures)
+    page.write(supervisor.flow_runs(), supervisor.notes)
     return figures
 
 
@@ -81,7 +87,7 @@ def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
             supervisor.tick()
         if time.monotonic() >= next_page:
             next_page = time.monotonic() + PAGE_EVERY_S
-            page.write(markdown(follower, "running", supervisor.notes))
+            page.write(supervisor.flow_runs(), supervisor.notes)
         time.sleep(TICK_S)
     deadline = time.monotonic() + LEAVE_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -89,3 +95,8 @@ def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
             if not supervisor.living():
                 return
         time.sleep(TICK_S)
+
+
+def _cancel_children(supervisor: Supervisor) -> None:
+    with contextlib.suppress(ServiceError):
+        supervisor.cancel_all()

@@ -24,6 +24,9 @@ from prefect.states import Cancelling
 from flows.children import ChildSpec
 from tasks.prefect_api import reaching_prefect
 
+NO_HEARTBEAT = "no heartbeat reached the Prefect server"
+"""What the stack's automation says of a flow run that it calls crashed: it knows of silence, not of death."""
+
 LIVING = frozenset({"SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"})
 
 
@@ -40,6 +43,11 @@ class ChildRun:
     def is_living(self) -> bool:
         """Whether Prefect believes that it runs or will."""
         return self.state in LIVING
+
+    @property
+    def is_presumed_dead(self) -> bool:
+        """Whether it was called crashed only because its heartbeats did not reach the server."""
+        return self.state == "CRASHED" and self.message.startswith(NO_HEARTBEAT)
 
 
 class Launcher(Protocol):
@@ -76,7 +84,7 @@ class PrefectLauncher:
             parameters=spec.parameters,
             timeout=0,
             as_subflow=False,
-            flow_run_name=f"{self._run}/{spec.key}{again}",
+            flow_run_name=f"{self._run}/{spec.label}{again}",
             tags=[*self._child_tags(spec), *spec.tags, f"life:{life}"],
             idempotency_key="/".join([*self._tags, spec.key, str(life)]),
         )

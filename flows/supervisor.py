@@ -135,11 +135,12 @@ class Supervisor:
     def _judge(self, child: Child, now: float) -> None:
         run = child.run
         assert run is not None
-        if run.is_living and child.gone >= GONE_LOOKS:
+        is_living = run.is_living or (run.is_presumed_dead and self._beats(child, now))
+        if is_living and child.gone >= GONE_LOOKS:
             self.launcher.cancel(run.id)
             self._restart(child, f"its process {child.pid} is gone (Prefect says {run.state.lower()})", now)
             return
-        if run.is_living:
+        if is_living:
             limit_s = self.config.dataflow.silence_s + 5 if child.is_seen else START_TIMEOUT_S
             if now - child.seen_at > limit_s:
                 self.launcher.cancel(run.id)
@@ -153,6 +154,10 @@ class Supervisor:
             self._cancelled(child)
         else:
             self._restart(child, f"{run.state.lower()}: {run.message or 'no message'}", now)
+
+    def _beats(self, child: Child, now: float) -> bool:
+        """Whether the store has heard of it lately: after an outage of the server that outweighs its automations."""
+        return child.is_seen and now - child.seen_at <= self.config.dataflow.silence_s
 
     def _is_finished(self, child: Child) -> bool:
         if self.follower.is_over:

@@ -13,7 +13,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from httpx import HTTPError
+from prefect.client.orchestration import get_client
 from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import PrefectException
 from prefect.flows import Flow
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
@@ -24,6 +27,7 @@ from flows.experiment import experiment
 from flows.operate import operate
 from flows.raas_pool import raas_pool
 from flows.trainer import trainer
+from infra import automations
 from infra.places import RECIPES, named_store
 from storage.errors import AstraFlowError
 
@@ -90,6 +94,11 @@ async def run(ready: Path) -> None:
         added = runner.add_deployment(deployment)
         if added is not None and not isinstance(added, str):
             await added  # type: ignore[misc]  # Prefect dispatches on the running loop
+    try:
+        async with get_client() as client:
+            await automations.ensure(client)
+    except (PrefectException, OSError, HTTPError) as error:  # flow runs do without
+        print(f"the zombie automation was not made: {error}", file=sys.stderr)  # noqa: T201
     ready.write_text(str(os.getpid()))
     await runner.start()
 

@@ -18,6 +18,7 @@ def begin_run(config: RunConfig, *, resume: bool) -> RunConfig:
     from astraflow.bootstrap import create_run  # noqa: PLC0415  # brings the workflow's imports: only needed here
 
     store = open_store(config.store)
+    config = config.model_copy(update={"store": store.url})  # a form may name a folder; children run elsewhere
     if resume:
         return load_run_config(store, config.name)
     try:

@@ -6,9 +6,12 @@ The server is advisory: while it is away, a run goes on, and who asks it should 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
 
 from storage.errors import ServiceError
 
@@ -28,6 +31,16 @@ def reaching_prefect(what: str) -> Iterator[None]:
         if error.response.status_code not in _PASSING:
             raise
         raise _unreachable(what, error) from error
+
+
+def tag_flow_run(*tags: str) -> None:
+    """Add tags to the flow run that runs here, as one that was launched from a form has none."""
+    if not flow_run.id:
+        return
+    with suppress(ServiceError), reaching_prefect("this flow run's tags"), get_client(sync_client=True) as client:
+        id = UUID(flow_run.id)
+        present = client.read_flow_run(id).tags
+        client.update_flow_run(id, tags=list(dict.fromkeys([*present, "astraflow", *tags])))
 
 
 def _unreachable(what: str, error: Exception) -> ServiceError:

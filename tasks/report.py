@@ -1,22 +1,23 @@
-"""Tasks and artifacts that show a run in Prefect: one live page, updated in place, and the final figures."""
+"""How a run shows in Prefect: its live page, a progress artifact a trainer, a table of pools, and the final figures.
+
+All are written by the experiment, from the store; each is one artifact that is updated in place.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Mapping
-from typing import Any, cast
-from uuid import UUID
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.runtime import flow_run
 
-from astraflow.report import markdown_figures
-from storage.errors import ServiceError
-from tasks.prefect_api import reaching_prefect
+from storage.errors import AstraFlowError
+from tasks.artifacts import LiveArtifact, artifact_key, artifact_url
+
+if TYPE_CHECKING:
+    from astraflow.follow import RunFollower
 
 
 @task(name="final figures", retries=0, cache_policy=NO_CACHE)
@@ -29,25 +30,55 @@ def final_figures(run: str, store: str) -> dict[str, Any]:
 
 
 class RunPage:
-    """The run's markdown artifact: created at the first write, then updated in place (no version a write)."""
+    """Everything of a run that Prefect's pages show. No fault of it ever ends a run."""
 
-    def __init__(self, run: str) -> None:
-        self._key = f"run-{run}".replace("_", "-")
-        self._id: UUID | None = None
+    def __init__(self, view: RunFollower, note: Callable[[str], None] = lambda _: None) -> None:
+        from astraflow import open_run  # noqa: PLC0415  # as above
 
-    def write(self, text: str) -> None:
-        """Show ``text`` as the run's page; not shown while the server is away, since it is for the eye only."""
-        with contextlib.suppress(ServiceError), reaching_prefect("the run's page"):
-            self._write(text)
+        config = view.config
+        self._view, self._note, self._fault = view, note, ""
+        self._run = open_run(f"{config.store}/{config.name}")
+        own, about = flow_run.id, f"The run {config.name} as it goes"
+        self._page = LiveArtifact("markdown", key=artifact_key("run", config.name), flow_run=own, description=about)
+        self._pools = LiveArtifact(
+            "table", key=artifact_key("pools", config.name), flow_run=own, description=f"Pools of {config.name}"
+        )
+        self._of_children: dict[tuple[str, str], LiveArtifact] = {}
 
-    def _write(self, text: str) -> None:
-        if self._id is None:
-            created = create_markdown_artifact(text, key=self._key, description="The run as it goes")
-            self._id = cast("UUID", created)  # a coroutine only where a loop runs
+    def write(self, flow_runs: Mapping[str, str], events: Sequence[str] = (), *, state: str = "") -> None:
+        """Bring everything up to date. ``flow_runs`` are the present ones of the run's children, by ``role-name``."""
+        from astraflow.pages.page import page, pools  # noqa: PLC0415  # as above
+
+        try:
+            self._run.refresh()
+            self._page.write(page(self._run, self._view, state=state, events=events))
+            self._pools.write(json.dumps(pools(self._run, self._view)))
+        except AstraFlowError as error:
+            if str(error) != self._fault:
+                self._note(f"the run's page could not be drawn: {error}")
+            self._fault = str(error)
             return
-        with get_client(sync_client=True) as client:
-            client.update_artifact(self._id, ArtifactUpdate(data=text))
+        self._fault = ""
+        for child, id in flow_runs.items():
+            self._link(child, id)
+        for policy in self._view.policies:
+            if f"trainer-{policy}" in flow_runs:
+                self._write_progress(policy, flow_runs[f"trainer-{policy}"])
 
-    def finish(self, text: str, figures: Mapping[str, object]) -> None:
-        """The last page: the end state and the final figures."""
-        self.write(text + "\n" + markdown_figures("Figures", figures).replace("# ", "## ", 1))
+    def _link(self, child: str, id: str) -> None:
+        """On the flow run of each child, the way to the run's page."""
+        if self._page.id is None:
+            return
+        made = self._of_children.setdefault((child, id), LiveArtifact("markdown", key=None, flow_run=id))
+        made.write(
+            f"[{child} of the run **{self._view.config.name}**: see its live page]({artifact_url(self._page.id)})"
+        )
+
+    def _write_progress(self, policy: str, id: str) -> None:
+        total = self._view.config.trainer_of(policy).steps
+        steps = self._run.fold.consumed.get(policy, -1) + 1
+        made = self._of_children.setdefault(
+            ("progress-" + policy, id),
+            LiveArtifact("progress", key=artifact_key("trainer", self._view.config.name, policy), flow_run=id),
+        )
+        made.write(round(100 * steps / total, 1), f"{policy}: step {steps} of {total}")

@@ -29,14 +29,14 @@ def linear_axis(low: float, high: float, *, count: int, whole: bool = False, tig
 
     ``whole`` allows no steps below 1; ``tight`` ends where the values end instead of at a tick.
     """
-    if not high > low:
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-3):
         margin = 1.0 if whole else abs(low) * 0.1 or 1.0
         low, high = (low, low + margin) if whole or low >= 0 else (low - margin, low + margin)
     step = _round_step((high - low) / count)
     if whole:
         step = max(1.0, step)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = [round(index * step, 12) for index in range(first, last + 1)]
+    ticks = [float(f"{index * step:.12g}") for index in range(first, last + 1)]
     if tight:
         return Axis(low, high, tuple(tick for tick in ticks if low <= tick <= high))
     return Axis(ticks[0], ticks[-1], tuple(ticks))

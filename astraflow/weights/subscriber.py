@@ -10,7 +10,7 @@ Invariant: ``version`` is -1 or the copy has, bit for bit, the weights of that v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 
@@ -69,7 +69,7 @@ class Subscriber:
         self._payload_bytes = 0
         while True:
             try:
-                plan = self._plan(manifests, version, avoid)
+                plan = self._plan(manifests, version, self.version, avoid)
             except DataError as error:
                 raise (_lost(version, first) if first else error) from (first or error.__cause__)
             try:
@@ -78,9 +78,15 @@ class Subscriber:
                 avoid.add(self._road)
                 first = first or error
 
-    def _plan(self, manifests: Manifests, version: int, avoid: set[Road]) -> CatchUp:
-        """The cheapest way left. A reader one behind asks for nothing but the manifest."""
-        held = self.version
+    def plan(self, version: int, held: int = -1, avoid: Collection[Road] = ()) -> CatchUp:
+        """The cheapest way to ``version`` for a reader that holds ``held``; nothing is downloaded but manifests.
+
+        Raises ``NotFound`` if there is no such version, ``DataError`` if no way is left without those in ``avoid``.
+        """
+        return self._plan(Manifests(self.manifest), version, held, avoid)
+
+    def _plan(self, manifests: Manifests, version: int, held: int, avoid: Collection[Road]) -> CatchUp:
+        """A reader one behind asks for nothing but the manifest."""
         if version - held == 1 and held >= 0 and not avoid:
             return plan_catch_up(manifests.read, version, held)
         low = min(version, held if held >= 0 else manifests.read(version).anchor)

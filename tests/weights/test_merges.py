@@ -15,35 +15,8 @@ from astraflow.weights.merger import Merger
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import DataError, StoreError
-from storage.keys import RunKeys
 from storage.memory import FaultPlan, MemoryStore
-
-KEYS = RunKeys("run")
-SIZE = 20_000
-
-
-def chain(
-    store: MemoryStore,
-    length: int,
-    *,
-    merge_every: tuple[int, ...] = (4, 16),
-    anchor_every: int = 1000,
-    share: float = 0.01,
-) -> list[torch.Tensor]:
-    """Versions whose words walk: each step moves some by one, half of the time those that moved last."""
-    rng = np.random.default_rng(0)
-    words = rng.integers(0x3E00, 0x3F80, SIZE).astype(np.uint16)
-    out = Publisher(
-        store, KEYS, "solver", anchor_every=anchor_every, merge_every=merge_every, block_elements=4096, blob_bytes=2**20
-    )
-    versions, lively = [], rng.permutation(SIZE)[: int(2 * share * SIZE)]
-    for step in range(length):
-        tensor = torch.from_numpy(words.copy()).view(torch.bfloat16)
-        out.publish({"a": tensor}, step=step, incarnation=0, batch=step - 1)
-        versions.append(tensor)
-        words[rng.choice(lively, int(share * SIZE), replace=False)] += 1
-    assert out.settle(60)
-    return versions
+from tests.weights.chains import KEYS, SIZE, chain
 
 
 def singles_bytes(reader: Subscriber, base: int, version: int) -> int:

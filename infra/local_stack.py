@@ -117,6 +117,8 @@ def prefect_environment(home: Path, port: int) -> dict[str, str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "astraflow",
         "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",

@@ -39,8 +39,11 @@ class Server:
             os.environ["PREFECT_HOME"] = str(stack_home() / "prefect")
 
 
-def find_server() -> Server:
-    """The server of ``PREFECT_API_URL``, or the local stack's. Raises ``ServiceError`` if none answers."""
+def find_server(*, runner: bool = True) -> Server:
+    """The server of ``PREFECT_API_URL``, or the local stack's; ``runner``: one that can start flow runs.
+
+    Raises ``ServiceError`` if none answers, or the local runner is needed and not there.
+    """
     wanted = os.environ.get("PREFECT_API_URL")
     if wanted:
         if not is_healthy(wanted, timeout_s=10):
@@ -59,7 +62,7 @@ def find_server() -> Server:
             remedy="Start the local stack: `astraflow up` (or set PREFECT_API_URL)",
             kind="unreachable",
         )
-    if not stack.runner.is_alive:
+    if runner and not stack.runner.is_alive:
         raise ServiceError(
             "the local stack's runner has died, so nothing would start",
             where=str(stack_home()),

@@ -22,7 +22,7 @@ from astraflow.records import (
     new_id,
 )
 from flows.children import ChildSpec, children_of
-from flows.launcher import ChildRun
+from flows.launcher import NO_HEARTBEAT, ChildRun
 from flows.supervisor import MAX_RESTARTS, START_TIMEOUT_S, Supervisor
 from storage.errors import ServiceError
 from storage.keys import RunKeys
@@ -350,3 +350,21 @@ def test_cancel_all_reaches_the_living_only(world: World) -> None:
         child.run = states[child.run.id] if child.run else None
     world.supervisor.cancel_all()
     assert len(world.launcher.cancelled) == 2
+
+
+def test_a_child_that_beats_is_not_dead_because_the_server_heard_nothing() -> None:
+    world = World()
+    world.supervisor.begin(adopt=False)
+    for _ in range(3):
+        world.beat("trainer-solver")
+        world.tick()
+    world.launcher.set("trainer-solver", "CRASHED", f"{NO_HEARTBEAT} for 180 s")
+    for _ in range(10):
+        world.beat("trainer-solver")
+        world.tick(10)
+    assert world.launcher.newest("trainer-solver").life == 1
+    for _ in range(8):  # the store hears nothing either
+        world.beat("manager")
+        world.beat("pool-local")
+        world.tick(10)
+    assert world.launcher.newest("trainer-solver").life == 2

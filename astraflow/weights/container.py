@@ -11,7 +11,7 @@ Invariant: a blob is parsed only after its digest was compared with the manifest
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from astraflow.weights.codec import Codec, EncodedBlock, Kind
 from astraflow.weights.layout import Layout
 from storage.errors import DataError
 
-FORMAT: Literal[1] = 1
+FORMAT = 2  # the newest that is read; a blob is written in the oldest that has what it holds
 _LENGTH_BYTES = 8  # the header's length, little-endian
 _ALIGN = 8  # safetensors: data starts at a multiple of 8
 
@@ -56,12 +56,22 @@ class BlockRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BlobTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in a blob. A snapshot's first blob carries the tensor table."""
+    """What is in a blob. A snapshot's first blob carries the tensor table. ``ValueError`` if its format lacks that."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     part: Literal["delta", "snapshot"]
     blocks: tuple[BlockRecord, ...]
     layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        if self.format < format_of(self.blocks, self.layout):
+            raise ValueError(f"format {self.format} has neither classes nor sharding")
+
+
+def format_of(blocks: Iterable[BlockRecord], layout: Layout | None) -> Literal[1, 2]:
+    """The oldest format that can hold these: classes and sharding came with format 2."""
+    sharded = layout is not None and layout.sharding is not msgspec.UNSET
+    return 2 if sharded or any(record.kind is Kind.CLASSES for record in blocks) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,7 @@ def read_blob(data: bytes, *, where: str) -> tuple[BlobTable, Iterator[StoredBlo
             raise ValueError(f"it should have {start + size_bytes} bytes and has {len(data)}")
     except (msgspec.DecodeError, ValueError, KeyError) as error:
         raise DataError(
-            f"not a blob of weights in format {FORMAT}: {error}",
+            f"not a blob of weights in a format up to {FORMAT}: {error}",
             where=where,
             remedy="A newer writer needs a newer reader; a damaged blob is passed over from an anchor",
             kind="container",

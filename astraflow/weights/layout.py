@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from astraflow.weights.kernels import Words
+from astraflow.weights.sharding import Sharding, Span, joined, spans_of
 from storage.errors import DataError
 
 BLOCK_ELEMENTS = 2**24  # 32 MiB of bf16: large enough to pack well, small enough to hold a few at once
@@ -66,12 +67,13 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Words [start, stop) of the flat run of one dtype."""
+    """Words [start, stop) of the flat run of one dtype, all of them a shard's."""
 
     index: int
     dtype: DType
     start: int
     stop: int
+    shard: int = 0
 
     @property
     def size(self) -> int:
@@ -95,6 +97,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     tensors: tuple[TensorSpec, ...]
     aliases: dict[str, str]  # tied name -> the stored name
     block_elements: int = BLOCK_ELEMENTS
+    sharding: Sharding | msgspec.UnsetType = msgspec.UNSET  # a trainer's in shards; left out of the table otherwise
 
     def __post_init__(self) -> None:
         names = [spec.name for spec in self.tensors]
@@ -138,10 +141,24 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def blocks(self) -> tuple[Block, ...]:
         """All blocks, numbered by dtype (in the order of ``DTYPES``) and then by start."""
         blocks: list[Block] = []
-        for name, size in self.sizes.items():
-            for start in range(0, size, self.block_elements):
-                blocks.append(Block(len(blocks), DTYPES[name], start, min(size, start + self.block_elements)))
+        for name in self.sizes:
+            for span in self._spans(name):
+                for start in range(span.start, span.stop, self.block_elements):
+                    stop = min(span.stop, start + self.block_elements)
+                    blocks.append(Block(len(blocks), DTYPES[name], start, stop, span.shard))
         return tuple(blocks)
+
+    def _spans(self, dtype: str) -> list[Span]:
+        """Who owns which words of one dtype's run: all of it one owner's, unless the trainer has shards."""
+        if self.sharding is msgspec.UNSET:
+            return [Span(0, 0, self.sizes[dtype])]
+        spans = []
+        for spec in self.tensors:
+            if spec.dtype == dtype and spec.size:
+                at = self.starts[spec.name]
+                owned = spans_of(spec.shape, spec.size, self.sharding)
+                spans += [Span(span.shard, at + span.start, at + span.stop) for span in owned]
+        return list(joined(spans))
 
     def pieces(self, block: Block) -> list[Piece]:
         """The tensors in ``block``, in order, without gaps."""

@@ -12,19 +12,19 @@ only when the base's digest is that of the newest version.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 
-from astraflow.weights.codec import Coding, EncodedBlock, encode_block, encode_dense
-from astraflow.weights.container import BlockRecord, record_of
-from astraflow.weights.layout import BLOCK_ELEMENTS, Block
+from astraflow.weights.codec import Coding
+from astraflow.weights.container import BlockRecord
+from astraflow.weights.encoder import all_blocks, changed_blocks
+from astraflow.weights.layout import BLOCK_ELEMENTS, Layout
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest, encode_manifest, seal
 from astraflow.weights.merger import MergeQueue, Merger
-from astraflow.weights.parallel import in_order
 from astraflow.weights.replica import Replica
+from astraflow.weights.shards import ShardPart, ShardPlan, join_parts
 from astraflow.weights.source import Source
 from astraflow.weights.uploader import BLOB_BYTES, Uploader
 from storage.commit_points import commit_point
@@ -32,8 +32,6 @@ from storage.errors import AstraFlowError, DataError, Fenced
 from storage.keys import RunKeys
 from storage.log import NumberedLog
 from storage.store import ObjectStore
-
-_Encoded: TypeAlias = Iterator[tuple[BlockRecord, EncodedBlock]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +133,57 @@ class Publisher:
         head = self._head if self._looked else self.head()
         self._check_order(head, claim)
         blobs = self._write_blobs(source, digests, head, incarnation, anchor)
+        manifest = self._create(source.layout, source.root(digests), head, blobs, claim)
+        self._keep(source, digests)
+        self._merge(source.layout)
+        return manifest
+
+    def plan_parts(
+        self, layout: Layout, *, held: str, step: int, incarnation: int, batch: int, anchor: bool = False
+    ) -> ShardPlan:
+        """What the ranks of a sharded trainer shall write for the next version; see ``shards``.
+
+        ``held`` is that of rank 0's encoder. Raises as ``publish`` does.
+        """
+        head = self._head if self._looked else self.head()
+        self._check_order(head, _Claim(step, incarnation, batch, {}))
+        self._attempts += 1
+        version = head.version + 1 if head else 0
+        base = head.digest if head and held == head.digest and head.layout == layout.digest else ""
+        snapshot = anchor or head is None or not base or version - head.anchor >= self._anchor_every
+        prefix = f"{incarnation}-{self._writer}-{self._attempts}"
+        return ShardPlan(version, prefix, base, snapshot, step, incarnation, batch)
+
+    def publish_parts(
+        self,
+        layout: Layout,
+        plan: ShardPlan,
+        parts: Sequence[ShardPart],
+        *,
+        skipped: Mapping[str, list[int]] | None = None,
+    ) -> Manifest:
+        """Make a version of what the ranks uploaded, one part each. Raises as ``publish`` does."""
+        joined = join_parts(layout, plan, parts, where=self._log.key(plan.version))
+        claim = _Claim(plan.step, plan.incarnation, plan.batch, dict(skipped or {}))
+        blobs = _Blobs(joined.delta, joined.snapshot, joined.changed)
+        manifest = self._create(layout, joined.digest, self._head, blobs, claim)
+        self._merge(layout)
+        return manifest
+
+    def _create(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: _Claim) -> Manifest:
+        """Make the version real by its manifest, or find out who was faster."""
         commit_point("trainer.after_blobs")
-        wanted = self._manifest(source, source.root(digests), head, blobs, claim)
+        wanted = self._manifest(layout, digest, head, blobs, claim)
         there = self._log.create(wanted.version, encode_manifest(wanted))
         self._head = wanted if there is None else self._settle(wanted, self._decode(there, wanted.version))
         commit_point("trainer.after_manifest")
-        self._keep(source, digests)
-        version = self._head.version
-        self._merges.add(self._merger.due(version) if self._merged else self._merger.due_until(version), source.layout)
-        self._merged = True
         return self._head
+
+    def _merge(self, layout: Layout) -> None:
+        assert self._head is not None, "a version was just published"
+        version = self._head.version
+        self._merges.add(self._merger.due(version) if self._merged else self._merger.due_until(version), layout)
+        self._merged = True
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait for the merges that are due, which nobody needs to; False if they took longer than ``timeout_s``."""
@@ -164,14 +203,14 @@ class Publisher:
             delta, changed = (), 0
         elif head and self._base and self._base.layout == source.layout and self._base.root() == head.digest:
             records: list[BlockRecord] = []
-            delta = uploader.delta(_changes(self._base, source, digests, records, self._coding))
+            delta = uploader.delta(changed_blocks(self._base, source, digests, records, self._coding))
             changed = sum(record.changed for record in records)
         snapshot: tuple[Blob, ...] = ()
         if anchor or head is None or delta is None or version - head.anchor >= self._anchor_every:
-            snapshot = uploader.snapshot(_whole(source, digests), source.layout)
+            snapshot = uploader.snapshot(all_blocks(source, digests), source.layout)
         return _Blobs(delta, snapshot, changed)
 
-    def _manifest(self, source: Source, digest: str, head: Manifest | None, blobs: _Blobs, claim: _Claim) -> Manifest:
+    def _manifest(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: _Claim) -> Manifest:
         version = head.version + 1 if head else 0
         based = head if blobs.delta is not None else None
         fetched = blobs.snapshot if blobs.delta is None else blobs.delta
@@ -187,12 +226,12 @@ class Publisher:
                 base=based.version if based else -1,
                 base_digest=based.digest if based else "",
                 digest=digest,
-                layout=source.layout.digest,
+                layout=layout.digest,
                 anchor=head.anchor if head and not blobs.snapshot else version,
                 delta=blobs.delta or (),
                 snapshot=blobs.snapshot,
                 size_bytes=sum(blob.size_bytes for blob in fetched),
-                full_bytes=source.layout.full_bytes,
+                full_bytes=layout.full_bytes,
                 changed=blobs.changed,
                 writer=self._writer,
             )
@@ -255,26 +294,3 @@ def _same_claim(one: Manifest, other: Manifest) -> bool:
     """True if both say the same of the trainer and the weights, however those were encoded."""
     fields = ("version", "step", "incarnation", "batch", "skipped", "digest")
     return all(getattr(one, field) == getattr(other, field) for field in fields)
-
-
-def _changes(base: Replica, source: Source, digests: list[str], records: list[BlockRecord], coding: Coding) -> _Encoded:
-    """Encode the blocks that differ from ``base``, a few at a time, noting their records."""
-
-    def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
-        encoded = encode_block(base.words(block), source.words(block), coding)
-        return record_of(block.index, encoded, base=base.digests[block.index], result=digests[block.index]), encoded
-
-    differing = [block for block in source.layout.blocks if base.digests[block.index] != digests[block.index]]
-    for record, encoded in in_order(work, differing):
-        records.append(record)
-        yield record, encoded
-
-
-def _whole(source: Source, digests: list[str]) -> _Encoded:
-    """Encode all blocks without a base, a few at a time."""
-
-    def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
-        encoded = encode_dense(source.words(block))
-        return record_of(block.index, encoded, base="", result=digests[block.index]), encoded
-
-    return in_order(work, source.layout.blocks)

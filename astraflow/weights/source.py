@@ -20,19 +20,21 @@ class Source:
 
     def __init__(self, weights: Mapping[str, torch.Tensor], block_elements: int = BLOCK_ELEMENTS) -> None:
         self.layout = layout_of(weights, block_elements)
+        self.blocks = self.layout.blocks
+        self._first: dict[str, int] = {}  # element of a tensor at which what is here begins, unless 0
         self._words = {spec.name: words_of(weights[spec.name]) for spec in self.layout.tensors}
 
     def words(self, block: Block) -> Words:
         """The block's words [block.size]; do not write to them."""
-        parts = [
-            self._words[piece.name][piece.offset : piece.offset + piece.stop - piece.start]
-            for piece in self.layout.pieces(block)
-        ]
+        parts = []
+        for piece in self.layout.pieces(block):
+            at = piece.offset - self._first.get(piece.name, 0)
+            parts.append(self._words[piece.name][at : at + piece.stop - piece.start])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def digests(self) -> list[str]:
         """Every block's digest. Raises ``DataError`` (kind ``non_finite``) naming the first tensor with NaN or ∞."""
-        return list(in_order(self._digest, self.layout.blocks))
+        return list(in_order(self._digest, self.blocks))
 
     def _digest(self, block: Block) -> str:
         words = self.words(block)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from astraflow.weights.codec import EncodedBlock
-from astraflow.weights.container import FORMAT, BlobTable, BlockRecord, digest_blob, write_blob
+from astraflow.weights.container import BlobTable, BlockRecord, digest_blob, format_of, write_blob
 from astraflow.weights.layout import Layout
 from astraflow.weights.manifest import Blob
 from storage.errors import DataError
@@ -34,8 +34,8 @@ class Uploader:
         """Upload changed blocks; without any there is no blob."""
         return self._upload("delta", blocks, None)
 
-    def snapshot(self, blocks: Iterable[tuple[BlockRecord, EncodedBlock]], layout: Layout) -> tuple[Blob, ...]:
-        """Upload all blocks; the first blob carries the tensor table."""
+    def snapshot(self, blocks: Iterable[tuple[BlockRecord, EncodedBlock]], layout: Layout | None) -> tuple[Blob, ...]:
+        """Upload all blocks, or all of a shard; the first blob carries the tensor table ``layout``, if it is given."""
         return self._upload("snapshot", blocks, layout)
 
     def _upload(
@@ -49,7 +49,8 @@ class Uploader:
         encoded: list[EncodedBlock] = []
 
         def close() -> None:
-            table = BlobTable(FORMAT, part, tuple(records), layout if not blobs else None)
+            carried = layout if not blobs else None
+            table = BlobTable(format_of(records, carried), part, tuple(records), carried)
             blobs.append(self._put(f"{self.prefix}-{part}-{len(blobs):04d}.safetensors", write_blob(table, encoded)))
             records.clear()
             encoded.clear()

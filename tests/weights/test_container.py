@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from astraflow.weights.codec import encode_block, encode_dense
-from astraflow.weights.container import BlobTable, read_blob, record_of, write_blob
+from astraflow.weights.codec import EncodedBlock, Kind, encode_block, encode_dense
+from astraflow.weights.container import BlobTable, format_of, read_blob, record_of, write_blob
 from astraflow.weights.layout import Layout, TensorSpec
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest, encode_manifest, root_digest, seal
+from astraflow.weights.sharding import Sharding
 from storage.errors import DataError
 
 LAYOUT = Layout((TensorSpec("a", "BF16", (20, 10)),), {"tied": "a"}, 100)
@@ -60,13 +61,25 @@ def test_safetensors_opens_a_blob(tmp_path: Path) -> None:
         lambda data: b"\xff" * 8 + data[8:],
         lambda data: data.replace(b"astraflow", b"other----"),
         lambda data: data.replace(b"__metadata__", b"__metadaty__"),
-        lambda data: data.replace(b'format\\":1', b'format\\":2'),
+        lambda data: data.replace(b'format\\":1', b'format\\":3'),
     ],
 )
 def test_what_is_not_such_a_file_is_refused(damage: Any) -> None:
     with pytest.raises(DataError, match="here") as caught:
         read_blob(damage(blob()[1]), where="here")
     assert caught.value.kind == "container"
+
+
+def test_what_came_with_format_2_is_refused_in_format_1() -> None:
+    record = record_of(0, EncodedBlock(Kind.CLASSES, 1, ()), base="b", result="r")
+    sharded = msgspec.structs.replace(LAYOUT, sharding=Sharding(2))
+    for blocks, layout in (((record,), None), ((), sharded)):
+        assert format_of(blocks, layout) == 2
+        data = write_blob(BlobTable(2, "delta", blocks, layout), [])
+        assert read_blob(data, where="here")[0].format == 2
+        with pytest.raises(DataError, match="here"):
+            read_blob(data.replace(b'format\\":2', b'format\\":1'), where="here")
+    assert format_of((), LAYOUT) == 1
 
 
 def manifest(**changes: Any) -> Manifest:

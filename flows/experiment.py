@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from prefect import flow, get_run_logger
+from pydantic import Field
 
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
@@ -38,7 +39,10 @@ LEAVE_TIMEOUT_S = 30.0  # from Stopped until the children are cancelled
     flow_run_name="{config.name}/experiment",
     retries=0,
 )
-def experiment(config: RunConfig, resume: bool = False) -> dict[str, Any]:
+def experiment(
+    config: RunConfig,
+    resume: bool = Field(default=False, description="Go on with a run of this name; its frozen config counts."),
+) -> dict[str, Any]:
     """Run the experiment to its end and return its figures; ``resume`` goes on with a run that exists.
 
     Cancelling it cancels the flows it started; the run stays in the store and can be resumed.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from infra.commands import project, steering, taking_out
-from infra.commands.options import EPILOG, Json, Last, RunName, Store, print_json, run_url, say
+from infra.commands import doctor, logs, looking, project, steering, taking_out
+from infra.commands.options import EPILOG, Json, Last, Store, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell
 from storage.errors import AstraFlowError, ConfigError
 
@@ -111,30 +110,6 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 
 
 @app.command(epilog=EPILOG)
-def status(run: RunName = None, last: Last = False, store: Store = None, as_json: Json = False) -> None:
-    """Show the figures of a run: rewards, lags, waiting, what weights cost to ship, errors."""
-    from astraflow import open_run
-    from infra.display import summary
-
-    opened = open_run(run_url(run, store))
-    figures: dict[str, Any] = json.loads(opened.figures().to_json())
-    if as_json:
-        print_json(figures)
-        return
-    console = Console()
-    summary(console, figures)
-    if figures["state"] != "stopped":
-        from astraflow.follow import RunFollower
-        from infra.display import participants
-
-        view = RunFollower(opened.store, opened.config)
-        view.poll()
-        console.print(participants(view))
-        for line in view.waiting():
-            console.print(f"waits  {line}", highlight=False)
-
-
-@app.command(epilog=EPILOG)
 def query(
     sql: Annotated[
         str, typer.Argument(help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools.")
@@ -157,6 +132,10 @@ def query(
 
 for command in (
     project.init,
+    doctor.doctor,
+    looking.status,
+    looking.report,
+    logs.logs,
     steering.stop,
     steering.pause,
     steering.resume,

@@ -16,11 +16,11 @@ from typing import Any
 from rich.console import Console
 
 from astraflow import open_run
+from astraflow.pages.rows import clock
 from astraflow.query import runs
 from astraflow.recipe import load_recipe
 from astraflow.report import chart, size
 from infra import local_stack
-from infra.display import clock
 from infra.places import RECIPES, find_server, named_store
 from storage import open_store
 from storage.errors import AstraFlowError

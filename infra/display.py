@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.follow import PolicyProgress, RunFollower
+from astraflow.pages.page import described
+from astraflow.pages.rows import clock, figure_rows
+from astraflow.query import Run
+from astraflow.query.figures import RunFigures
 from astraflow.records import Status
 from astraflow.report import flatten, mean_tail, metric, size, sparkline
 
@@ -28,6 +33,35 @@ def page(view: RunFollower, state: str, seconds: float) -> RenderableType:
     ]
     parts += [Text(f"waits  {line}", style="yellow") for line in view.waiting()[:4]]
     return Group(*parts)
+
+
+def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
+    """The same figures and curves as the run's live page, for a terminal."""
+    shown = figure_rows(figures, run.config)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("figure", style="dim", no_wrap=True)
+    for column in shown.columns:
+        table.add_column(column)
+    for label, cells in shown.rows:
+        table.add_row(label, *cells)
+    curves = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("curve", *figures.policies):
+        curves.add_column(column, no_wrap=True)
+    width = max(12, 60 // max(1, len(figures.policies)))
+    for label, name in (("reward", "reward"), ("staleness", "lag_mean"), ("waiting", "wait_ratio")):
+        values = [[value for _, value in getattr(own, name)] for own in run.curves().values()]
+        high = float(run.config.dataflow.max_staleness) if name == "lag_mean" else 1.0
+        curves.add_row(label, *(sparkline(points, width, high=high) or "–" for points in values))
+    state = described(figures.state, figures.reason)
+    people = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("participant", "state", "tokens/s", "waits for"):
+        people.add_column(column, no_wrap=column == "participant")
+    for role in ("manager", "trainer", "pool"):
+        for status in view.of_role(role):
+            rate = tokens_per_s(status) if status.state != "left" else ""
+            people.add_row(status.participant, status.state, rate, status.waiting or "–")
+    head = Text.assemble((figures.run, "bold cyan"), f"  {state}  {time.strftime('%H:%M:%S')}")
+    return Group(head, table, curves, people)
 
 
 def participants(view: RunFollower) -> Table:
@@ -86,12 +120,6 @@ def rows(console: Console, columns: Sequence[str], data: Sequence[Mapping[str, A
     for row in data:
         table.add_row(*(_cell("", row[column]) for column in columns))
     console.print(table)
-
-
-def clock(seconds: float) -> str:
-    """``1:02:03`` or ``02:03``."""
-    hours, rest = divmod(int(seconds), 3600)
-    return (f"{hours}:" if hours else "") + f"{rest // 60:02d}:{rest % 60:02d}"
 
 
 def tokens_per_s(status: Status) -> str:

@@ -1,5 +1,6 @@
 """What touches Prefect, against a temporary server: the launcher, the run's page, the experiment flow."""
 
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -10,22 +11,41 @@ from uuid import UUID
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.exceptions import ParameterTypeError
 from prefect.states import Cancelled
 
 import flows.experiment as experiment_module
+from astraflow.bootstrap import create_run
 from astraflow.config import RunConfig
+from astraflow.follow import RunFollower
+from astraflow.participant import DecisionsReader
 from astraflow.recipe import load_run_config
-from astraflow.records import DecisionRecord, Epoch, Stopped, encode
+from astraflow.records import (
+    DecisionRecord,
+    DrainRequested,
+    Epoch,
+    FactRecord,
+    Paused,
+    Resumed,
+    Status,
+    Stopped,
+    Wanted,
+    decode,
+    encode,
+)
 from flows.children import ChildSpec, children_of
 from flows.experiment import experiment
 from flows.launcher import ChildRun, PrefectLauncher
+from flows.operate import operate
 from infra.launch import flow_run_state, launch, raise_if_dead
 from infra.places import Server
 from storage import open_store
 from storage.errors import ConfigError, ServiceError
 from storage.keys import RunKeys
+from storage.store import ObjectStore
+from tasks.artifacts import LiveArtifact, artifact_url
 from tasks.bootstrap import begin_run
 from tasks.report import RunPage
 
@@ -64,7 +84,7 @@ def test_the_same_life_is_the_same_flow_run(config: RunConfig) -> None:
     assert launcher.find(pool) == []
     assert PrefectLauncher(config.name, "s3://elsewhere/x").find(trainer) == []
     found = flow_run(second.id)
-    assert found.name == f"{config.name}/trainer-solver life 2"
+    assert found.name == f"{config.name}/trainer/solver life 2"
     assert {f"run:{config.name}", "policy:solver", "child:trainer-solver", "life:2"} <= set(found.tags)
     assert found.parameters == {"run": config.name, "store": config.store, "policy": "solver"}
 
@@ -73,7 +93,9 @@ def test_a_region_without_a_deployment_of_its_own_uses_the_local_one(config: Run
     launcher = PrefectLauncher(config.name, config.store)
     pool = next(spec for spec in children_of(config) if spec.role == "pool")
     assert pool.deployments == ("far-away", "local")
-    assert "region:far-away" in flow_run(launcher.start(pool, 1).id).tags
+    started = flow_run(launcher.start(pool, 1).id)
+    assert "region:far-away" in started.tags
+    assert started.name == f"{config.name}/pool/far-away/far"
 
 
 def test_cancel_and_states(config: RunConfig) -> None:
@@ -91,19 +113,121 @@ def test_cancel_and_states(config: RunConfig) -> None:
     assert launcher.states([]) == {}
 
 
-def test_the_page_is_one_artifact(config: RunConfig) -> None:
-    @flow
-    def writes() -> None:
-        page = RunPage(config.name)
-        page.write("one")
-        page.write("two")
-        page.finish("three", {"steps": 4})
+def test_a_live_artifact_is_one_object_however_often_it_is_written() -> None:
+    key = f"live-{uuid.uuid4().hex[:8]}"
+    artifact = LiveArtifact("progress", key=key, flow_run=None, description="first")
+    artifact.write(10.0)
+    artifact.write(20.0, "second")
+    (found,) = artifacts(key)
+    assert (found.data, found.description, found.type) == (20.0, "second", "progress")
+    before = found.updated
+    artifact.write(20.0, "second")
+    assert artifacts(key)[0].updated == before
+    assert artifact_url(found.id).endswith(f"/artifacts/artifact/{artifact.id}")
 
-    writes()
-    found = artifacts(f"run-{config.name}")
-    assert len(found) == 1
-    assert str(found[0].data).startswith("three")
-    assert "| steps | 4 |" in str(found[0].data)
+
+def test_a_run_shows_as_a_page_a_table_and_a_progress_and_its_flow_runs_link_to_it(config: RunConfig) -> None:
+    config = create_run(open_store(config.store), config)
+    children = [PrefectLauncher(config.name, config.store).start(spec, 1) for spec in children_of(config)]
+    ids = {spec.key: child.id for spec, child in zip(children_of(config), children, strict=True)}
+    notes: list[str] = []
+    view = RunFollower(open_store(config.store), config)
+    page = RunPage(view, notes.append)
+    page.write(ids, ["began"])
+    page.write(ids, ["began", "went on"])
+    (shown,) = artifacts(f"run-{config.name}")
+    assert str(shown.data).startswith(f"# {config.name}: created")
+    assert "- went on" in str(shown.data)
+    assert "data:image/svg+xml;base64," in str(shown.data)
+    (progress,) = artifacts(f"trainer-{config.name}-solver")
+    assert (progress.data, progress.description) == (0.0, "solver: step 0 of 400")
+    assert str(progress.flow_run_id) == ids["trainer-solver"]
+    assert len(artifacts(f"pools-{config.name}")) == 1
+    with get_client(sync_client=True) as client:
+        for id in ids.values():
+            on_it = client.read_artifacts(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id)])))
+            links = [artifact for artifact in on_it if artifact.key is None]
+            assert [f"/artifacts/artifact/{shown.id}" in str(link.data) for link in links] == [True]
+    assert notes == []
+
+
+def test_a_page_that_cannot_be_drawn_is_a_note(config: RunConfig) -> None:
+    store, keys = open_store(config.store), RunKeys(config.name)
+    config = create_run(store, config)
+    notes: list[str] = []
+    page = RunPage(RunFollower(store, config), notes.append)
+    store.create(keys.decision(0), b"{broken")
+    page.write({})
+    page.write({})
+    assert len(notes) == 1
+    assert "decisions/0000000000.json" in notes[0]
+
+
+def test_steering_from_a_form(config: RunConfig) -> None:
+    with pytest.raises(ConfigError, match="no run"):
+        operate(run="nothing", action="pause", store=config.store)
+    store, keys = open_store(config.store), RunKeys(config.name)
+    create_run(store, config)
+    with pytest.raises(ConfigError, match="no policy 'jim'"):
+        operate(run=config.name, action="pause", policy="jim", store=config.store)
+    with pytest.raises(ConfigError, match="needs a participant"):
+        operate(run=config.name, action="drain", store=config.store)
+    with pytest.raises(ConfigError, match="no participant 'pool-x'"):
+        operate(run=config.name, action="drain", participant="pool-x", store=config.store)
+    with pytest.raises(ParameterTypeError, match="action"):
+        operate(run=config.name, action="fly", store=config.store)  # type: ignore[arg-type]
+    manager = threading.Thread(target=answer_wishes, args=(store, keys))
+    manager.start()
+    status = Status(participant="pool-far-1", role="pool", state="live")
+    store.put(keys.status(status.participant), encode(status))
+    for action in ("pause", "resume", "drain", "stop"):
+        participant = status.participant if action == "drain" else ""
+        said = operate(run=config.name, action=action, participant=participant, store=config.store)
+        assert action in said or "stopped" in said
+    manager.join()
+    decided = [r for _, record in DecisionsReader(store, keys).poll() for r in record.decisions]
+    assert [type(decision).__name__ for decision in decided] == [
+        "Paused",
+        "Resumed",
+        "Resumed",
+        "DrainRequested",
+        "Stopped",
+    ]
+
+
+def answer_wishes(store: ObjectStore, keys: RunKeys) -> None:
+    """A manager that does whatever an operator wants, until it is to stop."""
+    answers = {
+        "pause": lambda wish: Paused(policy=wish.target),
+        "resume": lambda wish: Resumed(policy=wish.target),
+        "drain": lambda wish: DrainRequested(participants=[wish.target], reason=wish.reason),
+        "stop": lambda wish: Stopped(reason=wish.reason),
+    }
+    seen: set[str] = set()
+    seq = 0
+    while True:
+        for info in store.list(keys.outboxes):
+            if info.key in seen:
+                continue
+            seen.add(info.key)
+            wishes = decode(store.get(info.key), FactRecord, where=info.key).facts
+            decisions = [answers[wish.what](wish) for wish in wishes if isinstance(wish, Wanted)]
+            record = DecisionRecord(
+                id=str(seq), epoch=1, now=float(seq), cursors={}, observations={}, decisions=decisions
+            )
+            store.create(keys.decision(seq), encode(record))
+            seq += 1
+            if any(isinstance(decision, Stopped) for decision in decisions):
+                return
+        time.sleep(0.02)
+
+
+def test_a_flow_run_from_a_form_gets_its_name_and_tags(config: RunConfig, playing: "type[PlayingLauncher]") -> None:
+    state = experiment(config, return_state=True)
+    assert state.is_completed()
+    found = flow_run(str(state.state_details.flow_run_id))
+    assert found.name == f"{config.name}/experiment"
+    assert {"astraflow", f"run:{config.name}", "policy:solver"} <= set(found.tags)
 
 
 def test_begin_run_creates_once_and_resumes(config: RunConfig) -> None:
@@ -144,7 +268,9 @@ class PlayingLauncher:
     interrupt = False
 
     def start(self, spec: ChildSpec, life: int) -> ChildRun:
-        run = self.runs.setdefault(spec.key, ChildRun(f"{spec.key:-<8.8}", life, "RUNNING"))
+        run = self.runs.setdefault(
+            spec.key, ChildRun(str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{self.keys.run}{spec.key}")), life, "RUNNING")
+        )
         return run
 
     def find(self, spec: ChildSpec) -> list[ChildRun]:
@@ -183,8 +309,8 @@ def test_the_experiment_starts_all_children_and_returns_the_figures(
     assert set(launcher.runs) == {"manager", "trainer-solver", "pool-far"}
     assert {run.state for run in launcher.runs.values()} == {"CANCELLED"}  # they had not left in time
     page = str(artifacts(f"run-{config.name}")[0].data)
-    assert page.startswith(f"# {config.name}: over (all policies have ended)")
-    assert "## Figures" in page
+    assert page.startswith(f"# {config.name}: stopped (all policies have ended)")
+    assert "| step | 0 / 400 |" in page
     assert load_run_config(open_store(config.store), config.name).problem_count == 5
 
 

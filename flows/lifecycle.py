@@ -6,6 +6,7 @@ Long work that can hand back its leases runs in a thread beside it and gets its 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -83,10 +84,20 @@ def own_output(participant: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
+    _log_to(file)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
     os.close(descriptor)
+
+
+def _log_to(file: Path) -> None:
+    """What the core logs goes to Prefect, by the stack's settings, and to the file of this flow run."""
+    log = logging.getLogger("astraflow")
+    log.setLevel(logging.INFO)  # Prefect attaches its handler to it, and leaves the level alone
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d | %(levelname)-7s | %(message)s", "%H:%M:%S"))
+    log.addHandler(handler)
 
 
 def run_until_signal(work: Callable[[], None], stop: Callable[[], None], *, grace_s: float = GRACE_S) -> None:

@@ -330,7 +330,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, kw_only=True):
     """``status/{participant}.json``: overwritten at each beat, advisory only.
 
-    ``role`` is manager, pool, trainer, experiment or operator; ``state`` one word; ``waiting`` a reason with
+    ``role`` is manager, pool, trainer, mirror, experiment or operator; ``state`` one word; ``waiting`` a reason with
     its deadline when the participant waits; ``figures`` numbers for the eye.
     """
 

@@ -1,4 +1,4 @@
-"""What a run consists of: its manager, trainers and pools, as what is to be started for each. Knows no Prefect."""
+"""What a run consists of: manager, trainers, pools, mirrors, as what is to be started for each. Knows no Prefect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from astraflow.config import RunConfig
 class ChildSpec:
     """One long-lived part of a run: what to start for it."""
 
-    role: str  # manager, trainer or pool
-    name: str  # policy or pool; empty for the manager
+    role: str  # manager, trainer, pool or mirror
+    name: str  # policy, pool or region; empty for the manager
     flow: str
     deployments: tuple[str, ...]  # preferred first
     parameters: dict[str, str]
@@ -31,7 +31,7 @@ class ChildSpec:
 
 
 def children_of(config: RunConfig) -> list[ChildSpec]:
-    """What a run consists of: the manager, a trainer for each trained policy, and the pools."""
+    """What a run consists of: the manager, a trainer for each trained policy, the pools, and their regions' mirrors."""
     common = {"run": config.name, "store": config.store}
     specs = [ChildSpec("manager", "", "dataflow_manager", ("local",), common, ())]
     specs += [
@@ -42,4 +42,8 @@ def children_of(config: RunConfig) -> list[ChildSpec]:
         deployments = tuple(dict.fromkeys((pool.region, "local")))
         tags = (f"region:{pool.region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
         specs.append(ChildSpec("pool", name, "raas_pool", deployments, {**common, "pool": name}, tags))
+    for region in sorted(config.regions.keys() & {pool.region for pool in config.pools.values()}):
+        deployments = tuple(dict.fromkeys((region, "local")))
+        parameters = {**common, "region": region}
+        specs.append(ChildSpec("mirror", region, "region_mirror", deployments, parameters, (f"region:{region}",)))
     return specs

@@ -22,6 +22,7 @@ from flows.lifecycle import is_here, participant_of
 from storage.errors import ServiceError
 
 DONE = "done"
+SPARE = ("pool", "mirror")  # without one of these a run goes on: others play, weights come from the run's store
 MAX_RESTARTS = 5  # of one child, without a step of progress between them
 GONE_LOOKS = 3  # so that Prefect's word on how it ended comes first
 START_TIMEOUT_S = 300.0  # from asking for a flow run to its first sign of life
@@ -147,7 +148,7 @@ class Supervisor:
                 what = "went silent" if child.is_seen else "never showed a sign of life"
                 self._restart(child, f"{what} for {limit_s:g} s (Prefect says {run.state.lower()})", now)
             return
-        if self._is_finished(child) or (child.spec.role == "pool" and run.state == "COMPLETED"):
+        if self._is_finished(child) or (child.spec.role in SPARE and run.state == "COMPLETED"):
             child.over = DONE
             self.note(f"{child.spec.key}: done")
         elif run.state == "CANCELLED":
@@ -169,7 +170,7 @@ class Supervisor:
         child.over = f"{child.spec.key} was cancelled"
         self.note(child.over)
         self._say_lost(child, "cancelled")
-        if child.spec.role != "pool":
+        if child.spec.role not in SPARE:
             raise ServiceError(
                 f"{child.over}, and without it the run can't go on",
                 where=self.config.name,
@@ -194,7 +195,7 @@ class Supervisor:
             return
         child.over = f"{child.spec.key} died {child.restarts} times without progress, last: {reason}"
         self.note(child.over)
-        if child.spec.role != "pool":
+        if child.spec.role not in SPARE:
             raise ServiceError(
                 child.over,
                 where=self.config.name,
@@ -213,7 +214,7 @@ class Supervisor:
     def _say_lost(self, child: Child, reason: str) -> None:
         """Tell the manager that a participant's process is dead, so that its leases end at once."""
         names = [name for name in self.follower.statuses if name.startswith(child.participants)]
-        if names and child.spec.role != "manager":
+        if names and child.spec.role in ("pool", "trainer"):
             self.outbox.append([Wanted(what="lost", target=name, reason=reason[:200]) for name in names])
 
     def note(self, text: str) -> None:

@@ -26,6 +26,7 @@ from flows.dataflow_manager import dataflow_manager
 from flows.experiment import experiment
 from flows.operate import operate
 from flows.raas_pool import raas_pool
+from flows.region_mirror import region_mirror
 from flows.trainer import trainer
 from infra import automations
 from infra.places import RECIPES, named_store
@@ -33,7 +34,7 @@ from storage.errors import AstraFlowError
 
 LIMIT = 64  # flow runs at once; Prefect's own default of 5 would leave a sixth long-lived flow waiting for ever
 
-FLOWS: tuple[Flow[Any, Any], ...] = (experiment, operate, dataflow_manager, raas_pool, trainer)
+FLOWS: tuple[Flow[Any, Any], ...] = (experiment, operate, dataflow_manager, raas_pool, region_mirror, trainer)
 
 
 def local_deployments() -> list[RunnerDeployment]:

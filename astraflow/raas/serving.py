@@ -22,6 +22,7 @@ from astraflow.raas.contact import Contact
 from astraflow.raas.engine import Engine
 from astraflow.raas.transformers_engine import TransformersEngine
 from astraflow.records import Applied
+from astraflow.weights.region import weights_store
 from astraflow.weights.subscriber import Subscriber
 from astraflow.workflows.render import Renderer, stop_ids
 from astraflow.workflows.runtime import Voice
@@ -123,7 +124,7 @@ async def serve(
 
     Raises ``DeadlineError`` if no version comes within the trainer's ``batch_timeout_s``.
     """
-    subscriber = Subscriber(store, keys, policy)
+    subscriber = Subscriber(weights_store(store, config, pool), keys, policy, root=store)
     pace = Pace(store.url)
     timeout_s = config.trainer_of(policy).batch_timeout_s
     try:

@@ -34,8 +34,10 @@ from storage.store import ObjectStore
 class Subscriber:
     """One policy's weights as one process holds them. One thread at a time."""
 
-    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str) -> None:
+    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str, *, root: ObjectStore | None = None) -> None:
+        """``root`` is asked for what can not be had intact from ``store``, a mirror of it."""
         self._store = store
+        self._root = root if root is not store else None
         self._keys = keys
         self._policy = policy
         self._log = NumberedLog(store, lambda version: keys.manifest(policy, version))
@@ -63,6 +65,19 @@ class Subscriber:
         version, ``DataError`` if it can not be had intact; the subscriber stays usable.
         """
         self._forget_if_touched()
+        try:
+            return self._fetch(version)
+        except DataError:
+            if self._root is None:
+                raise
+        mirror, self._store = self._store, self._root
+        try:
+            return self._fetch(version)
+        finally:
+            self._store = mirror
+
+    def _fetch(self, version: int) -> WeightUpdate:
+        """Take the cheapest way, and the next one when an object of it is not whole."""
         manifests = Manifests(self.manifest)
         avoid: set[Road] = set()
         first: DataError | NotFound | None = None
@@ -98,7 +113,7 @@ class Subscriber:
     def manifest(self, version: int) -> Manifest:
         """The manifest of ``version``. Raises ``NotFound`` or ``DataError``."""
         key = self._log.key(version)
-        data = self._log.read(version)
+        data = NumberedLog(self._store, self._log.key).read(version)
         if data is None:
             raise NotFound(
                 f"version {version} of {self._policy} is not published",

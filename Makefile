@@ -42,8 +42,8 @@ format: $(STAMP)  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other encodings
-	$(BIN)/python tests/benchmarks/weights.py --json
+bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other encodings; TRACE=DIR for recorded weights
+	$(BIN)/python tests/benchmarks/weights.py $(if $(TRACE),--trace $(TRACE)) --json
 
 soak: $(STAMP)  ## long: 3-seed learning runs with control, many simulation seeds
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests

@@ -34,13 +34,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def _compiled(function: _Function) -> _Function:
     """Compile without the GIL held, so that blocks go in parallel; keep the result in the user's cache folder."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astraflow" / "numba"
     before = numba.config.CACHE_DIR
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astraflow" / "numba"
         folder.mkdir(parents=True, exist_ok=True)
         numba.config.CACHE_DIR = before or str(folder)
         made: _Function = numba.njit(nogil=True, cache=True)(function)
-    except (OSError, RuntimeError):  # no folder to write to: each process compiles for itself
+    except (OSError, RuntimeError):  # no home, or no folder to write to: each process compiles for itself
         made = numba.njit(nogil=True)(function)
     finally:
         numba.config.CACHE_DIR = before

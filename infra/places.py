@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.query import runs
 from astraflow.recipe import store_url
 from infra.local_stack import is_healthy, read_stack, stack_home
 from storage import open_store
@@ -79,6 +78,8 @@ def named_store(option: str | None) -> str:
 
 def find_run(store: ObjectStore, run: str | None) -> str:
     """``run``, or the newest run of the store. Raises ``ConfigError`` if there is none."""
+    from astraflow.query import runs  # noqa: PLC0415  # brings duckdb: nothing else here needs it
+
     if run:
         return run
     entries = runs(store)

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from infra import weights_commands
 from infra.commands import doctor, logs, looking, project, steering, taking_out
-from infra.commands.options import EPILOG, Json, Last, Store, print_json, run_url, say
+from infra.commands.options import EPILOG, Json, Last, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell
 from storage.errors import AstraFlowError, ConfigError
 
@@ -30,6 +31,7 @@ def up(as_json: Json = False) -> None:
     """Start the local stack (Prefect server and runner), or what of it does not run."""
     from infra import local_stack
 
+    note("Looking for the local stack; starting it takes about half a minute …")
     stack, started = local_stack.up(local_stack.stack_home())
     if as_json:
         print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started})
@@ -42,6 +44,7 @@ def down(as_json: Json = False) -> None:
     """End the local stack and every flow run it started. Runs stay in the store and can be resumed."""
     from infra import local_stack
 
+    note("Ending flow runs, runner and server; flow runs have half a minute to hand back …")
     ended = local_stack.down(local_stack.stack_home())
     if as_json:
         print_json({"ended": ended})
@@ -143,6 +146,7 @@ for command in (
     taking_out.show,
 ):
     app.command(epilog=EPILOG)(command)
+app.add_typer(weights_commands.app)
 
 
 def main() -> None:

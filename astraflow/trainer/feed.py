@@ -6,8 +6,9 @@ objects can be read while this one trains.
 
 from __future__ import annotations
 
+from astraflow.dataflow.step import BARREN
 from astraflow.participant import DecisionsReader
-from astraflow.records import Batched, DrainRequested, Stopped
+from astraflow.records import Batched, DrainRequested, Paused, Resumed, Stopped
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -24,6 +25,7 @@ class BatchFeed:
         self._first = first
         self._batches: dict[int, tuple[int, Batched]] = {}
         self.end_reason: str | None = None
+        self._paused: set[str] = set()
 
     def poll(self) -> None:
         """Take in all decisions that are there."""
@@ -37,10 +39,19 @@ class BatchFeed:
                             self.end_reason = "drained"
                         case DrainRequested(participants=names) if self._participant in names:
                             self.end_reason = "drained"
+                        case Paused(policy="" | self._policy, reason=reason) if not reason.startswith(BARREN):
+                            self._paused.add(decision.policy)
+                        case Resumed():
+                            self._paused.discard(decision.policy)
                         case Stopped():
                             self.end_reason = "stopped"
                         case _:
                             pass
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether there is no batch because somebody wanted none: no deadline runs meanwhile."""
+        return bool(self._paused)
 
     def get(self, n: int) -> Batched | None:
         """Batch ``n`` if it stands in what was polled."""

@@ -28,7 +28,7 @@ from astraflow.trainer.start import Tenure, begin, publish_frozen, published
 from astraflow.trainer.step import train_batch
 from astraflow.weights.manifest import Manifest
 from storage.commit_points import commit_point
-from storage.errors import AstraFlowError, DataError, Fenced, StoreError
+from storage.errors import AstraFlowError, DataError, DeadlineError, Fenced, StoreError
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -128,7 +128,10 @@ class Loader:
 
 
 def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
-    """Batch ``n``, or None if the run says to end. Raises ``DeadlineError`` after ``batch_timeout_s``."""
+    """Batch ``n``, or None if the run says to end. Raises ``DeadlineError`` after ``batch_timeout_s``.
+
+    While the policy is paused the deadline begins anew.
+    """
 
     def arrived() -> bool:
         try:
@@ -145,7 +148,13 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
     if not arrived():
         life.beat.set(waiting=f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
         what = f"batch {n} of policy {life.policy} (the manager's status says what it waits for)"
-        wait_until(arrived, pace=Pace(life.store.url), timeout_s=timeout_s, what=what)
+        while True:
+            try:
+                wait_until(arrived, pace=Pace(life.store.url), timeout_s=timeout_s, what=what)
+                break
+            except DeadlineError:
+                if not tenure.feed.is_paused:
+                    raise
         life.beat.set(waiting="")
     return None if tenure.feed.end_reason else tenure.feed.get(n)
 

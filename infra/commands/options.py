@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -39,3 +40,9 @@ def print_json(value: object) -> None:
 def say(text: str) -> None:
     """One line for a person, on stdout."""
     print(text)  # noqa: T201
+
+
+def note(text: str) -> None:
+    """What takes long now, for a person who waits at a terminal."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)  # noqa: T201

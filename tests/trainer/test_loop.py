@@ -10,12 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import storage.commit_points as commit_points
+from astraflow.dataflow.step import BARREN
 from astraflow.records import (
     Consumed,
     DrainRequested,
     Ended,
     Left,
+    Paused,
     Published,
+    Resumed,
     Status,
     Stopped,
     TrainerJoined,
@@ -85,6 +88,34 @@ def test_waiting_has_a_deadline_and_a_reason(make_run):
         run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
     status = decode(run.store.get(run.keys.status("trainer-solver-a")), Status, where="status")
     assert status.state == "failed"
+
+
+def test_a_pause_that_somebody_wanted_has_no_deadline(make_run):
+    run = make_run(steps=1, batch_timeout_s=0.2)
+    run.decide(Paused(policy="", reason="asked for"))
+    failures = []
+
+    def train():
+        try:
+            run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+        except DeadlineError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(timeout=5)
+    assert thread.is_alive(), failures
+    run.decide(Resumed(policy=""), run.batched(0))
+    thread.join(timeout=60)
+    assert not failures
+    assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
+
+
+def test_a_pause_for_want_of_anything_to_train_on_has_one(make_run):
+    run = make_run(steps=1, batch_timeout_s=0.2)
+    run.decide(Paused(policy="solver", reason=f"{BARREN} 9 of 9 parts"))
+    with pytest.raises(DeadlineError, match="batch 0"):
+        run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
 
 
 @pytest.mark.parametrize(

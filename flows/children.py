@@ -17,6 +17,7 @@ class ChildSpec:
     deployments: tuple[str, ...]  # preferred first
     parameters: dict[str, str]
     tags: tuple[str, ...]
+    may_complete: bool = False  # it may end well before the run does
 
     @property
     def label(self) -> str:
@@ -34,16 +35,18 @@ def children_of(config: RunConfig) -> list[ChildSpec]:
     """What a run consists of: the manager, a trainer for each trained policy, the pools, and their regions' mirrors."""
     common = {"run": config.name, "store": config.store}
     specs = [ChildSpec("manager", "", "dataflow_manager", ("local",), common, ())]
-    specs += [
-        ChildSpec("trainer", policy, "trainer", ("local",), {**common, "policy": policy}, (f"policy:{policy}",))
-        for policy in config.trained
-    ]
+    for name, policy in sorted(config.policies.items()):
+        parameters = {**common, "policy": name}
+        # The trainer of a frozen policy publishes its version 0, and that is all.
+        specs.append(ChildSpec("trainer", name, "trainer", ("local",), parameters, (f"policy:{name}",), policy.frozen))
     for name, pool in config.pools.items():
         deployments = tuple(dict.fromkeys((pool.region, "local")))
         tags = (f"region:{pool.region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
-        specs.append(ChildSpec("pool", name, "raas_pool", deployments, {**common, "pool": name}, tags))
+        parameters = {**common, "pool": name}
+        specs.append(ChildSpec("pool", name, "raas_pool", deployments, parameters, tags, may_complete=True))
     for region in sorted(config.regions.keys() & {pool.region for pool in config.pools.values()}):
         deployments = tuple(dict.fromkeys((region, "local")))
         parameters = {**common, "region": region}
-        specs.append(ChildSpec("mirror", region, "region_mirror", deployments, parameters, (f"region:{region}",)))
+        tags = (f"region:{region}",)
+        specs.append(ChildSpec("mirror", region, "region_mirror", deployments, parameters, tags, may_complete=True))
     return specs

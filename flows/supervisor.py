@@ -148,7 +148,7 @@ class Supervisor:
                 what = "went silent" if child.is_seen else "never showed a sign of life"
                 self._restart(child, f"{what} for {limit_s:g} s (Prefect says {run.state.lower()})", now)
             return
-        if self._is_finished(child) or (child.spec.role in SPARE and run.state == "COMPLETED"):
+        if self._is_finished(child) or (child.spec.may_complete and run.state == "COMPLETED"):
             child.over = DONE
             self.note(f"{child.spec.key}: done")
         elif run.state == "CANCELLED":
@@ -163,7 +163,8 @@ class Supervisor:
     def _is_finished(self, child: Child) -> bool:
         if self.follower.is_over:
             return True
-        return child.spec.role == "trainer" and self.follower.policies[child.spec.name].ended is not None
+        told = self.follower.policies.get(child.spec.name) if child.spec.role == "trainer" else None
+        return told is not None and told.ended is not None
 
     def _cancelled(self, child: Child) -> None:
         """A person cancelled the child: that is a wish, not a fault."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
+from typing import Any
 
 import pytest
 
@@ -63,12 +64,12 @@ class FakeLauncher:
 class World:
     """A run with one supervisor, a clock that the test moves, and hands to write what participants would."""
 
-    def __init__(self, pools: Sequence[str] = ("local",)) -> None:
+    def __init__(self, pools: Sequence[str] = ("local",), policies: dict[str, Any] | None = None) -> None:
         self.config = RunConfig.model_validate(
             {
                 "name": f"run-{next(_numbers)}",
                 "store": "memory://supervisor",
-                "policies": {"solver": {"model": "tiny-qwen3"}},
+                "policies": policies or {"solver": {"model": "tiny-qwen3"}},
                 "problems": {"source": "addition"},
                 "pools": {name: {} for name in pools},
                 "dataflow": {"silence_s": 60},
@@ -368,3 +369,16 @@ def test_a_child_that_beats_is_not_dead_because_the_server_heard_nothing() -> No
         world.beat("pool-local")
         world.tick(10)
     assert world.launcher.newest("trainer-solver").life == 2
+
+
+def test_the_trainer_of_a_frozen_policy_ends_after_its_one_publish() -> None:
+    world = World(policies={"solver": {"model": "tiny-qwen3"}, "judge": {"model": "tiny-qwen3", "frozen": True}})
+    world.supervisor.begin(adopt=False)
+    assert sorted(key for key, _ in world.launcher.runs.values() if key.startswith("trainer")) == [
+        "trainer-judge",
+        "trainer-solver",
+    ]
+    world.launcher.set("trainer-judge", "COMPLETED")
+    world.supervisor.tick()
+    assert world.launcher.newest("trainer-judge").life == 1
+    assert next(child for child in world.supervisor.children if child.spec.key == "trainer-judge").over == "done"

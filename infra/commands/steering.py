@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
 
 from infra.commands.options import Json, Last, RunName, Store, print_json, say
-from infra.interrupts import leaving
 from storage.errors import ConfigError
 from storage.store import ObjectStore
 
@@ -27,8 +25,7 @@ def stop(
     from infra import wishes
 
     opened, name = _meant(run, store, last=last)
-    with _leaving("stop", name):
-        reason = wishes.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
+    reason = wishes.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
     if as_json:
         print_json({"run": name, "stopped": reason})
     else:
@@ -47,8 +44,7 @@ def pause(
     from infra import wishes
 
     opened, name = _meant(run, store, last=last)
-    with _leaving("pause", name):
-        wishes.pause(opened, name, policy or "", reason="astraflow pause", timeout_s=timeout_s)
+    wishes.pause(opened, name, policy or "", reason="astraflow pause", timeout_s=timeout_s)
     _tell(name, policy, "paused", f"`astraflow resume {name}` goes on", as_json=as_json)
 
 
@@ -64,8 +60,7 @@ def resume(
     from infra import wishes
 
     opened, name = _meant(run, store, last=last)
-    with _leaving("resume", name):
-        wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
+    wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
     _tell(name, policy, "resumed", "leases are given again", as_json=as_json)
 
 
@@ -77,10 +72,6 @@ def _meant(run: str | None, store: str | None, *, last: bool) -> tuple[ObjectSto
         raise ConfigError("no run is named", where="command line", remedy="Name it, or say --last", kind="usage")
     opened = open_named(store)
     return opened, find_run(opened, run)
-
-
-def _leaving(what: str, run: str) -> AbstractContextManager[None]:
-    return leaving(f"The wish to {what} {run}, once said, stays: its manager will hear it.")
 
 
 def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:

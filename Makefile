@@ -45,7 +45,14 @@ format: $(STAMP)  ## format and fix what can be fixed
 bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other encodings; TRACE=DIR for recorded weights
 	$(BIN)/python tests/benchmarks/weights.py $(if $(TRACE),--trace $(TRACE)) --json
 
+bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
+	$(BIN)/python tests/benchmarks/dataflow.py --json
+
+bench-raas: $(STAMP)  ## tokens through a pool against the bare engine
+	$(BIN)/python tests/benchmarks/raas.py --json
+
 soak: $(STAMP)  ## long: 3-seed learning runs with control, many simulation seeds
+	$(BIN)/python tests/benchmarks/learning.py
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: help install demo test lint units e2e coverage format bench-weights soak
+.PHONY: help install demo test lint units e2e coverage format bench-weights bench-dataflow bench-raas soak

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra import weights_commands
-from infra.commands import doctor, logs, looking, project, steering, taking_out
+from infra.commands import doctor, logs, looking, project, steering, taking_out, weights
 from infra.commands.options import EPILOG, Json, Last, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell
 from storage.errors import AstraFlowError, ConfigError
@@ -146,7 +145,7 @@ for command in (
     taking_out.show,
 ):
     app.command(epilog=EPILOG)(command)
-app.add_typer(weights_commands.app)
+app.add_typer(weights.app)
 
 
 def main() -> None:

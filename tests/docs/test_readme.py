@@ -1,8 +1,9 @@
 """The commands of the documents work: every ``console`` fence is run, in order, in a copy of the checkout.
 
-Lines that start with ``$ `` are commands (a backslash at the end goes on in the next line); the others show what they
-print and are not compared, because times and numbers differ. All fences of a document are one session: ``cd`` and
-``export`` carry over. Each command must exit with 0. A comment right above a fence says what is special about it:
+Lines that start with ``$ `` are commands; they go on in lines that start with ``> ``, and after a backslash at the end.
+The others show what they print and are not compared, because times and numbers differ. All fences of a document are one
+session: ``cd`` and ``export`` carry over. Each command must exit with 0. A comment right above a fence says what is
+special about it:
 
     <!-- test: e2e -->                    minutes long: run only by the test with that marker
     <!-- test: skip: needs a GPU -->      never run, and why
@@ -23,7 +24,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(path for path in ROOT.glob("*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 _FENCE = re.compile(
     r"(?:^<!--\s*test:(?P<notes>[^\n]*?)-->\n\s*)?^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```\s*$",
     re.MULTILINE | re.DOTALL,
@@ -63,17 +64,18 @@ def parse_fences(text: str) -> list[Fence]:
 
 
 def parse_commands(body: str) -> list[str]:
-    """The lines after ``$ ``, continued over backslashes."""
+    """The lines after ``$ ``, continued over backslashes and in lines that begin with ``> ``."""
     commands: list[str] = []
-    goes_on = False
+    goes_on = in_command = False
     for line in body.splitlines():
-        if goes_on:
+        if goes_on or (in_command and line.startswith("> ")):
             commands[-1] += "\n" + line.removeprefix("> ")
         elif line.startswith("$ "):
             commands.append(line[2:])
         else:
+            in_command = False
             continue
-        goes_on = line.endswith("\\")
+        goes_on, in_command = line.endswith("\\"), True
     return commands
 
 
@@ -226,6 +228,11 @@ def test_a_session_carries_folder_and_variables_over(tmp_path: Path) -> None:
     assert first == "one two\n"
     assert "hello world" in second
     assert "/here/sub" in second
+
+
+def test_a_command_goes_on_in_lines_that_say_so() -> None:
+    body = '$ python -c "\n> x = 1\n> print(x)"\n1\n> output\n$ true\n'
+    assert parse_commands(body) == ['python -c "\nx = 1\nprint(x)"', "true"]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from astraflow.weights.manifest import Manifest, decode_manifest
 from astraflow.weights.manifests import Manifests, hop_folder
 from astraflow.weights.merged import Merge, Merges, encode_merge, seal_merge
 from astraflow.weights.uploader import BLOB_BYTES, Uploader
-from storage.errors import AstraFlowError, DataError
+from storage.errors import AstraFlowError, DataError, NotFound
 from storage.keys import RunKeys
 from storage.log import NumberedLog
 from storage.store import ObjectStore
@@ -71,7 +71,7 @@ class Merger:
         return [span for each in range(max(0, version - longest) + 1, version + 1) for span in self.due(each)]
 
     def make(self, base: int, version: int, layout: Layout) -> Merge | None:
-        """Write the merge of one span; None if it stands there, if no deltas lead there, or if it would not pay.
+        """Write the merge of one span; None if it stands there, would not pay, or no deltas lead there any more.
 
         Raises ``StoreError``, and ``DataError`` when a delta is damaged.
         """
@@ -96,7 +96,7 @@ class Merger:
         uploader = Uploader(self._store, self._keys.merged(self._policy), prefix, self._blob_bytes)
         try:
             blobs = uploader.delta(self._composed(plan, layout, records))
-        except _TooLarge:
+        except (_TooLarge, NotFound):
             return None
         merge = seal_merge(
             Merge(

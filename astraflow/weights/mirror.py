@@ -105,7 +105,7 @@ class Mirror:
             except NotFound:
                 data = b""
             if not _fits(data, blob):
-                log.warning("%s is damaged or gone, and not mirrored", folder + blob.name)
+                log.info("%s is damaged or gone, and not mirrored", folder + blob.name)
                 self.left_out += 1
                 whole = False
                 continue

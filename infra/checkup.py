@@ -178,7 +178,7 @@ def stack() -> Finding:
     dead = _dead_parts(own)
     flow_runs = len([process for process in running if process not in (own.server, own.runner)])
     if dead:
-        found = f"{' and '.join(dead)} of {home} not running; {flow_runs} other processes are"
+        found = f"{' and '.join(dead)} of {home} died; {flow_runs} processes of flow runs are there"
         return Finding("stack", FAIL, found, "`astraflow up` starts it again; what runs goes on", 4)
     return Finding("stack", OK, f"{own.ui_url}, server and runner, {flow_runs} processes of flow runs")
 

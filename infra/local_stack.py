@@ -28,6 +28,7 @@ from infra.processes import MARKER, Process, end, marked, spawn
 from storage.errors import ServiceError
 
 PREFERRED_PORT = 4200
+DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"  # PostgreSQL, for more than about ten flow runs at once
 FIXED_PORTS = range(10_000, 32_000)
 START_TIMEOUT_S = 180.0
 UNDONE = "What was started has been ended again: nothing of the local stack runs."
@@ -106,7 +107,7 @@ def down(home: Path) -> bool:
 def prefect_environment(home: Path, port: int) -> dict[str, str]:
     """The environment of everything in the stack."""
     url = f"http://127.0.0.1:{port}"
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    inherited = {key: value for key, value in os.environ.items() if key == DATABASE or not key.startswith("PREFECT_")}
     return inherited | {
         MARKER: stack_id(home),
         "ASTRAFLOW_HOME": str(home),

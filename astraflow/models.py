@@ -33,6 +33,7 @@ TINY_VOCABULARY = ("<pad>", "<bos>", "<eos>", *"0123456789", *"+-*=?", " ")
 
 MODEL_FILES = (
     "config.json",
+    "adapter_config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from astraflow.models import check_model, download_model_files, no_progress_bars
+from astraflow.weights.adapter import is_adapter, save_adapter
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import ConfigError
 from storage.keys import RunKeys
@@ -74,7 +75,13 @@ def export_policy(
 
 
 def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Weights as transformers writes them: sharded when large, tied ones once. The model itself takes no memory."""
+    """Weights as transformers writes them: sharded when large, tied ones once. The model itself takes no memory.
+
+    An adapter is written as peft writes it, with the adapter's own tensors only.
+    """
+    if is_adapter(folder):
+        save_adapter(folder, tensors)
+        return
     from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415  # seconds: only an export needs it
 
     check_model(str(folder))

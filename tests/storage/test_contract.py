@@ -208,9 +208,8 @@ def test_listing_enters_only_what_is_after(store: ObjectStore) -> None:
         for number in range(3):
             store.put(f"r/{folder}/{number}", b"")
     assert keys(store, "r/", after="r/b/1") == ["r/b/2", "r/c/0", "r/c/1", "r/c/2"]
-    if is_seaweed(store):
-        pytest.skip("SeaweedFS leaves out a whole folder when asked for what comes after the folder's name")
-    assert keys(store, "r/", after="r/b") == [f"r/{folder}/{number}" for folder in "bc" for number in range(3)]
+    folders = "c" if is_seaweed(store) else "bc"  # SeaweedFS leaves out a folder that ``after`` names; no caller does
+    assert keys(store, "r/", after="r/b") == [f"r/{folder}/{number}" for folder in folders for number in range(3)]
 
 
 def test_listing_shows_more_than_a_page(store: ObjectStore) -> None:

@@ -64,9 +64,9 @@ def test_listings_are_fresh(store: ObjectStore) -> None:
         assert len(filesystem.ls(folder)) == count + 1
 
 
+@pytest.mark.parametrize("store", ["local", "moto", pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
 def test_distributed_checkpoints(store: ObjectStore) -> None:
-    if store.url.startswith("memory:"):
-        pytest.skip("torch opens filesystems by URL; that of a memory store is opened by the store")
+    """Not over memory: torch opens filesystems by URL, and a memory store's is opened by the store."""
     torch = pytest.importorskip("torch")
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter

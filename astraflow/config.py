@@ -162,6 +162,9 @@ class Pool(Section):
         default="continue", description="What running generations do when weights change."
     )
     threads: Positive = Field(default=1, description="Torch CPU threads.")
+    copy_folder: str | None = Field(
+        default=None, description="Keeps the weights over a restart of the pool; best on tmpfs: /dev/shm/astraflow."
+    )
     flush_s: float | None = Field(default=None, ge=0, description="Group commit: 0 locally, 5 on S3 by default.")
 
 

@@ -22,6 +22,7 @@ from astraflow.raas.contact import Contact
 from astraflow.raas.engine import Engine
 from astraflow.raas.transformers_engine import TransformersEngine
 from astraflow.records import Applied
+from astraflow.weights.kept_copy import KeptCopy
 from astraflow.weights.region import weights_store
 from astraflow.weights.subscriber import Subscriber
 from astraflow.workflows.render import Renderer, stop_ids
@@ -124,7 +125,8 @@ async def serve(
 
     Raises ``DeadlineError`` if no version comes within the trainer's ``batch_timeout_s``.
     """
-    subscriber = Subscriber(weights_store(store, config, pool), keys, policy, root=store)
+    keep = KeptCopy(Path(pool.copy_folder) / keys.run / policy) if pool.copy_folder else None
+    subscriber = Subscriber(weights_store(store, config, pool), keys, policy, root=store, keep=keep)
     pace = Pace(store.url)
     timeout_s = config.trainer_of(policy).batch_timeout_s
     try:

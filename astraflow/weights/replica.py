@@ -20,9 +20,10 @@ from astraflow.weights.manifest import root_digest
 class Replica:
     """Weights of one layout. New ones hold whatever the memory held: fill all blocks, then ``rehash``."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, runs: dict[str, Words] | None = None) -> None:
+        """``runs`` are the words of each dtype in ``layout.sizes``, where memory of a caller's own is to be used."""
         self.layout = layout
-        self._runs: dict[str, Words] = {name: np.empty(size, DTYPES[name].word) for name, size in layout.sizes.items()}
+        self._runs = runs or {name: np.empty(size, DTYPES[name].word) for name, size in layout.sizes.items()}
         self.digests: list[str] = [""] * len(layout.blocks)
 
     def words(self, block: Block) -> Words:

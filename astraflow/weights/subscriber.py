@@ -18,6 +18,7 @@ from astraflow.weights.catch_up import CatchUp, Hop, Road, plan_catch_up
 from astraflow.weights.codec import Kind, SparseChange, decode_block
 from astraflow.weights.container import StoredBlock, read_blob
 from astraflow.weights.downloader import downloads
+from astraflow.weights.kept_copy import KeptCopy
 from astraflow.weights.kernels import unzigzag, zigzag
 from astraflow.weights.layout import Layout
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest
@@ -34,8 +35,16 @@ from storage.store import ObjectStore
 class Subscriber:
     """One policy's weights as one process holds them. One thread at a time."""
 
-    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str, *, root: ObjectStore | None = None) -> None:
-        """``root`` is asked for what can not be had intact from ``store``, a mirror of it."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        keys: RunKeys,
+        policy: str,
+        *,
+        root: ObjectStore | None = None,
+        keep: KeptCopy | None = None,
+    ) -> None:
+        """``root`` is asked for what can not be had intact from ``store``, a mirror of it; ``keep`` outlives us."""
         self._store = store
         self._root = root if root is not store else None
         self._keys = keys
@@ -47,6 +56,11 @@ class Subscriber:
         self._road: Road = (-1, -1)  # of the plan under way
         self._payload_bytes = 0
         self._changed: set[str] = set()  # since the last update that was returned, over fetches that failed too
+        self._keep = keep
+        if keep is not None and (found := keep.find(policy)) is not None:
+            self._held, self._replica = found
+            self._newest = self._held.version
+            self._changed = set(self._replica.layout.names)
 
     @property
     def version(self) -> int:
@@ -173,7 +187,7 @@ class Subscriber:
 
     def _load(self, manifest: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Fill the copy from a snapshot, blob by blob."""
-        self._held = None
+        self._tear()
         copy: Replica | None = None
         for where, data in blobs:
             table, stored_blocks = read_blob(data, where=where)
@@ -191,7 +205,7 @@ class Subscriber:
             raise _wrong("the snapshot has not the tensor table that its manifest names", where, "digest")
         if self._replica is not None and self._replica.layout == layout:
             return self._replica
-        return Replica(layout)
+        return Replica(layout) if self._keep is None else self._keep.new(layout)
 
     def _step(self, hop: Hop, target: Manifest, blobs: Iterable[tuple[str, bytes]]) -> None:
         """Apply one delta, once it has come whole; every base is compared before a byte is written."""
@@ -206,7 +220,7 @@ class Subscriber:
                     raise _wrong(f"block {record.block} of the copy is not this delta's base", where, "base")
                 if hop.inverse and record.kind is not Kind.SPARSE:
                     raise _wrong(f"block {record.block} is {record.kind} and leads only forward", where, "one_way")
-        self._held = None
+        self._tear()
         for where, _, stored_blocks in read:
             for stored in stored_blocks:
                 self._write(copy, stored, where, inverse=hop.inverse)
@@ -237,6 +251,14 @@ class Subscriber:
                 "the weights have another digest than their manifest", self._log.key(manifest.version), "digest"
             )
         self._held = manifest
+        if self._keep is not None:
+            self._keep.keep(manifest, self._copy.layout)
+
+    def _tear(self) -> None:
+        """From now until ``_accept`` the copy is no version."""
+        self._held = None
+        if self._keep is not None:
+            self._keep.tear()
 
     @property
     def _copy(self) -> Replica:

@@ -31,8 +31,15 @@ units: $(STAMP)  ## unit, property, contract and simulation tests
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report= -m 'not e2e and not kill and not soak'
 
-e2e: $(STAMP)  ## whole runs with Prefect, and the kill tests
+e2e: $(STAMP) chromium  ## whole runs with Prefect, the kill tests, an operator in a browser
 	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak' --durations=10
+
+chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
+	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
+
+browser: $(STAMP) chromium  ## the operator in a browser alone
+	$(BIN)/python -m pytest -q -m browser tests/browser
 
 coverage: $(STAMP)
 	-$(BIN)/coverage combine --quiet --append
@@ -55,4 +62,4 @@ soak: $(STAMP)  ## long: 3-seed learning runs with control, many simulation seed
 	$(BIN)/python tests/benchmarks/learning.py
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: help install demo test lint units e2e coverage format bench-weights bench-dataflow bench-raas soak
+.PHONY: help install demo test lint units e2e chromium browser coverage format bench-weights bench-dataflow bench-raas soak

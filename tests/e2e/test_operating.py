@@ -26,9 +26,10 @@ STEPS = 12
 @pytest.fixture
 def run(request: pytest.FixtureRequest, stack: LocalStack, started: list[RunUnderTest]) -> RunUnderTest:
     """A run that is two steps old and held up."""
-    run = RunUnderTest(stack, request.node.name.removeprefix("test_").replace("_", "-")[:40])
+    run = RunUnderTest(stack, request.node.name.removeprefix("test_").replace("_", "-")[:60])
     started.append(run)
-    run.start("unhurried", f"trainer.steps={STEPS}")
+    steps = 1000 if "stops" in run.name else STEPS  # one that is stopped must not end by itself before
+    run.start("unhurried", f"trainer.steps={steps}")
     run.wait_for_steps(2)
     return run
 
@@ -126,7 +127,7 @@ def test_ctrl_c_leaves_a_run_and_ctrl_c_twice_stops_it(run: RunUnderTest) -> Non
 
 def press_twice(command: subprocess.Popen[str], begun: Callable[[], bool]) -> None:
     """Ctrl-C once it follows, and again as soon as it has said what that means."""
-    assert begun()
+    assert begun(), command.communicate()
     command.send_signal(signal.SIGINT)
     assert command.stderr is not None
     while "Press Ctrl-C again" not in command.stderr.readline():

@@ -58,8 +58,13 @@ bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
 bench-raas: $(STAMP)  ## tokens through a pool against the bare engine
 	$(BIN)/python tests/benchmarks/raas.py --json
 
-soak: $(STAMP)  ## long: 3-seed learning runs with control, many simulation seeds
+bench-flows: $(STAMP)  ## ten flow runs on one local stack for ten minutes: nothing locked, pages fresh
+	$(BIN)/python tests/benchmarks/many_flows.py --json
+
+soak: $(STAMP)  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds
 	$(BIN)/python tests/benchmarks/learning.py
+	$(BIN)/python tests/benchmarks/many_flows.py --flows 10 --minutes 10
+	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: help install demo test lint units e2e chromium browser coverage format bench-weights bench-dataflow bench-raas soak
+.PHONY: help install demo test lint units e2e chromium browser coverage format bench-weights bench-dataflow bench-raas bench-flows soak

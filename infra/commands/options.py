@@ -12,7 +12,8 @@ EPILOG = (
     "Exit codes: 0 done; 1 other error; 2 wrong input (recipe, option, name); 3 object store; "
     "4 Prefect server or runner; 5 fenced; 6 wrong data; 7 engine; 8 deadline passed; 130 interrupted. "
     "Environment: ASTRAFLOW_STORE (default .astraflow/store), ASTRAFLOW_HOME (default .astraflow), "
-    "ASTRAFLOW_DEBUG=1 (tracebacks), PREFECT_API_URL, AWS_*."
+    "ASTRAFLOW_DEBUG=1 (tracebacks), PREFECT_API_URL, AWS_*, and PREFECT_SERVER_DATABASE_CONNECTION_URL for `up` "
+    "(PostgreSQL, from about ten flow runs at once)."
 )
 
 Store = Annotated[

@@ -256,7 +256,10 @@ def test_store_urls_open(tmp_path: Path) -> None:
 def test_own_code_is_looked_for_beside_the_recipe(folder: Path) -> None:
     assert load_recipe(folder / "base.toml").code == []
     own = 'extends = "../base.toml"\nproblems.reward.name = "my_rewards:score"\n'
-    assert load_recipe(write(folder, own, "deep/own.toml")).code == [str(folder.resolve() / "deep"), str(folder.resolve())]
+    assert load_recipe(write(folder, own, "deep/own.toml")).code == [
+        str(folder.resolve() / "deep"),
+        str(folder.resolve()),
+    ]
     elsewhere = write(folder, own + 'code = ["lib"]\n', "deep/elsewhere.toml")
     assert load_recipe(elsewhere).code == [str(folder / "deep" / "lib")]
     assert load_recipe(elsewhere, ["code=[]"]).code == []

@@ -51,7 +51,10 @@ class RunPage:
 
         try:
             self._run.refresh()
+            is_new = self._page.id is None
             self._page.write(page(self._run, self._view, state=state, events=events))
+            if is_new and self._page.id is not None:
+                self._note(f"the run's live page: {artifact_url(self._page.id)}")
             self._pools.write(json.dumps(pools(self._run, self._view)))
         except AstraFlowError as error:
             if str(error) != self._fault:
@@ -70,9 +73,8 @@ class RunPage:
         if self._page.id is None:
             return
         made = self._of_children.setdefault((child, id), LiveArtifact("markdown", key=None, flow_run=id))
-        made.write(
-            f"[{child} of the run **{self._view.config.name}**: see its live page]({artifact_url(self._page.id)})"
-        )
+        way = f"[{self._view.config.name}: the run's live page]({artifact_url(self._page.id)})"
+        made.write(way, f"The way from {child} to the run's live page")
 
     def _write_progress(self, policy: str, id: str) -> None:
         total = self._view.config.trainer_of(policy).steps

@@ -55,7 +55,7 @@ def figures_table(figures: FigureRows) -> list[str]:
     return table(["figure", *figures.columns], rows)
 
 
-POOL_COLUMNS = ("pool", "region", "state", "capacity", "leased", "admitted", "failed", "expired", "tokens/s", "weights")
+POOL_COLUMNS = ("pool", "region", "state", "tokens/s", "weights", "leased", "admitted", "failed", "expired", "capacity")
 
 
 def pools(run: Run, view: RunFollower) -> list[dict[str, str]]:
@@ -66,12 +66,14 @@ def pools(run: Run, view: RunFollower) -> list[dict[str, str]]:
         rate = status.figures.get("tokens_per_s") if status and row["state"] == "live" else None
         numbers = {name: f"{row[name]:,}" for name in ("capacity", "leased", "admitted", "failed", "expired")}
         rows.append(
-            {"pool": row["participant"], "region": row["region"], "state": row["state"]}
-            | numbers
-            | {
+            {
+                "pool": row["participant"],
+                "region": row["region"],
+                "state": row["state"],
                 "tokens/s": "–" if rate is None else f"{rate:,.0f}",
                 "weights": ", ".join(f"{policy} v{version}" for policy, version in row["applied"]) or "–",
             }
+            | numbers
         )
     return sorted(rows, key=lambda row: row["state"] != "live")
 

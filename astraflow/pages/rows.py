@@ -55,7 +55,7 @@ def _run_cells(figures: RunFigures, config: RunConfig) -> dict[str, str]:
         "pools": counts(figures.pools),
         "errors": counts(figures.errors),
         "rejected records": counts(figures.rejected),
-        "managers worked": f"{clock(figures.seconds)} (epochs: {figures.epochs})",
+        "time worked": f"{clock(figures.seconds)} (managers: {figures.epochs})",
     }
 
 
@@ -64,8 +64,8 @@ def _policy_cells(values: PolicyFigures, config: RunConfig, policy: str) -> dict
     return {
         "policy": state,
         **_shared_cells(values, values.steps, config.trainer_of(policy).steps),
-        "versions": f"{values.versions:,}",
-        "parts": counts(values.parts),
+        "parts open / ready / batched": " / ".join(f"{values.parts.get(s, 0):,}" for s in ("open", "ready", "batched")),
+        "parts consumed": f"{values.parts.get('consumed', 0):,}",
     }
 
 
@@ -78,15 +78,14 @@ def _shared_cells(values: RunFigures | PolicyFigures, steps: int, total: int) ->
         "staleness, mean / max": f"{_number(values.lag_mean, 2)} / {_number(values.lag_max, 0)}",
         "wait ratio": _share(values.wait_ratio),
         "tokens/s trained": NONE if values.tokens_per_s is None else f"{values.tokens_per_s:,.0f}",
-        "weights shipped": _shipped(values.delta_bytes, values.full_bytes),
+        "weights shipped": size(values.delta_bytes) if values.full_bytes else NONE,
+        "against full copies": _of_full(values.delta_bytes, values.full_bytes),
         "parts dropped": counts(values.drops),
     }
 
 
-def _shipped(delta_bytes: int, full_bytes: int) -> str:
-    if not full_bytes:
-        return NONE
-    return f"{size(delta_bytes)} of {size(full_bytes)} ({delta_bytes / full_bytes:.1%})"
+def _of_full(delta_bytes: int, full_bytes: int) -> str:
+    return f"{delta_bytes / full_bytes:.1%} of {size(full_bytes)}" if full_bytes else NONE
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -55,7 +55,7 @@ class Panel:
     height: float
 
 
-def picture(charts: Sequence[Chart], *, x_label: str, width: int = 1080, heights: tuple[int, int] = (300, 240)) -> str:
+def picture(charts: Sequence[Chart], *, x_label: str, width: int = 860, heights: tuple[int, int] = (280, 230)) -> str:
     """One SVG: the first chart over the whole width, the others two a row below it, one legend above all."""
     gap, head = 12, 46
     panels = [Panel(gap, head, width - 2 * gap, heights[0])]
@@ -107,7 +107,7 @@ def _panel(chart: Chart, panel: Panel, x_label: str) -> list[str]:
     if not points:
         middle = (plot.x + plot.width / 2, plot.y + plot.height / 2)
         return [*parts, _frame(plot), _text(*middle, "no steps yet", size=UNIT_PX, anchor="middle")]
-    x_axis = linear_axis(0.0, max(x for x, _ in points), count=8, whole=True, tight=True)
+    x_axis = linear_axis(0.0, max(x for x, _ in points), count=int(plot.width / 60), whole=True, tight=True)
     y_axis = _vertical(chart, [y for _, y in points])
     place_x = _place(x_axis, plot.x, plot.x + plot.width)
     place_y = _place(y_axis, plot.y + plot.height, plot.y)

@@ -148,7 +148,7 @@ def test_a_run_shows_as_a_page_a_table_and_a_progress_and_its_flow_runs_link_to_
             on_it = client.read_artifacts(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id)])))
             links = [artifact for artifact in on_it if artifact.key is None]
             assert [f"/artifacts/artifact/{shown.id}" in str(link.data) for link in links] == [True]
-    assert notes == []
+    assert notes == [f"the run's live page: {artifact_url(shown.id)}"]
 
 
 def test_a_page_that_cannot_be_drawn_is_a_note(config: RunConfig) -> None:
@@ -159,7 +159,7 @@ def test_a_page_that_cannot_be_drawn_is_a_note(config: RunConfig) -> None:
     store.create(keys.decision(0), b"{broken")
     page.write({})
     page.write({})
-    assert len(notes) == 1
+    assert len(notes) == 1, notes
     assert "decisions/0000000000.json" in notes[0]
 
 

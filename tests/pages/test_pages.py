@@ -45,7 +45,9 @@ def test_rows_say_what_the_figures_are(run: Run) -> None:
     assert cells["staleness, mean / max"] == ("0.33 / 1", "0.33 / 1", "– / –")
     assert cells["wait ratio"] == ("37.5%", "37.5%", "–")
     assert cells["tokens/s trained"][1] == "3"
-    assert cells["weights shipped"][1] == "1.1 kB of 4.0 kB (28.0%)"
+    assert cells["weights shipped"][1] == "1.1 kB"
+    assert cells["against full copies"] == ("42.4% of 5.0 kB", "28.0% of 4.0 kB", "100.0% of 1.0 kB")
+    assert cells["parts open / ready / batched"][2] == "1 / 2 / 2"
     assert cells["errors"] == ("1 timeout", "", "")
     assert cells["pools"][0] == "1 live, 1 quarantined"
     assert cells["rejected records"][0] == "1 lease, 1 undecodable"
@@ -85,8 +87,7 @@ def test_the_page_holds_the_figures_the_picture_and_the_events(run: Run) -> None
     assert markdown_table(text) == {"figure": rows.columns, **dict(rows.rows)}
     assert len(re.findall(r"!\[[^]]+\]\(data:image/svg\+xml;base64,", text)) == 1
     assert "> waits: pool-a-00000001: le|ases" in text
-    assert "| pool-a-00000001 | us | live | 8 |" in text
-    assert "| 1,234 | solver v3, verifier v0 |" in text
+    assert "| pool-a-00000001 | us | live | 1,234 | solver v3, verifier v0 |" in text
     assert "- pool-b: crashed; restart 1 of 5" in text
     assert page(run, followed(run), state="ended early: x").startswith("# hand: ended early: x\n")
 

@@ -74,7 +74,7 @@ class RunPage:
             return
         made = self._of_children.setdefault((child, id), LiveArtifact("markdown", key=None, flow_run=id))
         way = f"[{self._view.config.name}: the run's live page]({artifact_url(self._page.id)})"
-        made.write(way, f"The way from {child} to the run's live page")
+        made.write(way, f"{child}: to the run's live page")
 
     def _write_progress(self, policy: str, id: str) -> None:
         total = self._view.config.trainer_of(policy).steps

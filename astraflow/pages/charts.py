@@ -102,7 +102,9 @@ def _payload(curves: Mapping[str, PolicyCurves], looks: Mapping[str, tuple[str, 
         for own in curves.values()
         if own.full_bytes
     ]
-    return Chart("Weights shipped", "bytes a version, logarithmic", [*full, *shipped], is_log=True, label=_short_size)
+    return Chart(
+        "Weights shipped", "bytes a version, log; gap: no change", [*full, *shipped], is_log=True, label=_short_size
+    )
 
 
 def _short_size(size_bytes: float) -> str:

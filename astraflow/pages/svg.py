@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from astraflow.pages.axes import Axis, linear_axis, log_axis
 
@@ -131,18 +132,28 @@ def _vertical(chart: Chart, values: list[float]) -> Axis:
 
 
 def _line(line: Line, place_x: Callable[[float], float], place_y: Callable[[float], float], *, is_log: bool) -> str:
-    points = [(x, y) for x, y in line.points if math.isfinite(y) and (y > 0 or not is_log)]
-    if not points:
-        return ""
+    """The line, broken where a value cannot be drawn: a logarithmic axis has no place for a zero."""
     look = f'stroke="{line.color}" stroke-opacity="{line.opacity:g}"'
-    if len(points) == 1:
-        x, y = points[0]
-        return f'<circle cx="{place_x(x):.1f}" cy="{place_y(y):.1f}" r="3" fill="{line.color}" {look}/>'
-    path = " ".join(f"{place_x(x):.1f},{place_y(y):.1f}" for x, y in points)
-    return (
-        f'<polyline fill="none" stroke-width="{line.width:g}" stroke-linejoin="round" {look}{_dash(line)} '
-        f'points="{path}"/>'
-    )
+    parts = []
+    for stretch in _stretches(line.points, lambda y: math.isfinite(y) and (y > 0 or not is_log)):
+        if len(stretch) == 1:
+            x, y = stretch[0]
+            parts.append(f'<circle cx="{place_x(x):.1f}" cy="{place_y(y):.1f}" r="2.5" fill="{line.color}" {look}/>')
+            continue
+        path = " ".join(f"{place_x(x):.1f},{place_y(y):.1f}" for x, y in stretch)
+        parts.append(
+            f'<polyline fill="none" stroke-width="{line.width:g}" stroke-linejoin="round" {look}{_dash(line)} '
+            f'points="{path}"/>'
+        )
+    return "".join(parts)
+
+
+def _stretches(
+    points: Sequence[tuple[float, float]], is_drawn: Callable[[float], bool]
+) -> list[list[tuple[float, float]]]:
+    """Runs of neighbouring points that can be drawn."""
+    groups = groupby(points, key=lambda point: is_drawn(point[1]))
+    return [list(group) for drawn, group in groups if drawn]
 
 
 def _place(axis: Axis, start: float, end: float) -> Callable[[float], float]:

@@ -105,7 +105,7 @@ def test_watch_pause_resume_and_cancel(operator: Operator) -> None:
     operator.wait_for_state(flow_run, "Cancelled")
     operator.shoot("9-cancelled")
     page.goto(run_page)
-    expect(page.locator("h1").first).to_contain_text("ended early")
+    expect(page.locator("h1").first).to_contain_text("second: cancelled")
     operator.shoot("10-page-of-a-cancelled-run")
     left = time.monotonic() + 40
     while [process for process in operator.stack.processes() if is_flow_run(process.pid)]:

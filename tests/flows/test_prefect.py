@@ -328,7 +328,8 @@ def test_a_cancelled_experiment_cancels_its_children(config: RunConfig, playing:
         experiment(config)
     assert time.monotonic() - start < 25
     assert {run.state for run in playing.newest.runs.values()} == {"CANCELLED"}
-    assert "ended early" in str(artifacts(f"run-{config.name}")[0].data)
+    heading = str(artifacts(f"run-{config.name}")[0].data).splitlines()[0]
+    assert heading == f"# {config.name}: cancelled; `astraflow run --resume {config.name}` goes on"
 
 
 def test_an_experiment_that_cannot_begin_says_why(config: RunConfig) -> None:

@@ -1,12 +1,9 @@
-"""A run as text: figures, pools and curves, in Markdown for Prefect's page and as bars for a terminal."""
+"""Figures as text: curves as bars for a terminal, sizes and numbers for a person."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-
-from astraflow.follow import PolicyProgress, RunFollower
-from astraflow.records import Status
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -44,35 +41,6 @@ def chart(values: Sequence[float], *, width: int = 60, height: int = 10) -> str:
     return "\n".join(rows)
 
 
-def markdown(view: RunFollower, state: str, notes: Sequence[str] = ()) -> str:
-    """The run's page: one table of policies, one of participants, what is waited for, and notes."""
-    config = view.config
-    lines = [
-        f"# {config.name}: {state}",
-        "",
-        f"Workflow `{config.workflow.name}`, {config.problem_count} problems, "
-        f"{config.dataflow.group_size} episodes a group, lag ≤ {config.dataflow.max_staleness}. "
-        f"Store `{config.store}`.",
-        "",
-        "| policy | step | version | reward | curve | lag | wait | shipped of full |",
-        "|---|---|---|---|---|---|---|---|",
-        *(_policy_row(progress) for progress in view.policies.values()),
-        "",
-        "| participant | state | figures | waits for |",
-        "|---|---|---|---|",
-        *(_status_row(status) for role in ("manager", "trainer", "pool") for status in view.of_role(role)),
-    ]
-    if notes:
-        lines += ["", "## Events", "", *(f"- {note}" for note in notes)]
-    return "\n".join(lines) + "\n"
-
-
-def markdown_figures(title: str, figures: Mapping[str, object]) -> str:
-    """Final figures as a two-column table; nested ones by dotted names."""
-    rows = [f"| {key} | {_cell(value)} |" for key, value in flatten(figures).items()]
-    return "\n".join([f"# {title}", "", "| figure | value |", "|---|---|", *rows]) + "\n"
-
-
 def flatten(figures: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested figures under dotted names; lists (curves) are left out."""
     flat: dict[str, object] = {}
@@ -102,28 +70,3 @@ def size(size_bytes: float) -> str:
 def metric(metrics: Mapping[str, float], *names: str) -> str:
     """The first metric there is of ``names``, for a table cell."""
     return next((f"{metrics[name]:.3g}" for name in names if name in metrics), "–")
-
-
-def _policy_row(progress: PolicyProgress) -> str:
-    reward = mean_tail(progress.curve)
-    shipped = f"{size(progress.delta_bytes)} of {size(progress.full_bytes)}" if progress.full_bytes else "–"
-    cells = [
-        progress.policy,
-        f"{progress.step} / {progress.steps_total}",
-        str(progress.version),
-        "–" if reward is None else f"{reward:.3f}",
-        sparkline(progress.curve) or "–",
-        metric(progress.metrics, "lag_mean"),
-        "–" if progress.wait_ratio is None else f"{progress.wait_ratio:.0%}",
-        shipped,
-    ]
-    return "| " + " | ".join(cells) + " |"
-
-
-def _status_row(status: Status) -> str:
-    figures = ", ".join(f"{key} {value:.4g}" for key, value in sorted(status.figures.items()))
-    return f"| {status.participant} | {status.state} | {figures or '–'} | {status.waiting or '–'} |"
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -66,10 +66,11 @@ def experiment(
         try:
             _watch(supervisor, page, resume=resume)
         except BaseException as error:
-            beat.set(state="failed" if isinstance(error, Exception) else "cancelled")
+            how = f"failed: {error}" if isinstance(error, Exception) else "cancelled"
+            beat.set(state=how.partition(":")[0])
             _cancel_children(supervisor)
-            early = f"ended early: {error or type(error).__name__}"
-            page.write(supervisor.flow_runs(), supervisor.notes, state=early)
+            go_on = f"; `astraflow run --resume {config.name}` goes on"
+            page.write(supervisor.flow_runs(), supervisor.notes, state=how + go_on)
             raise
         _cancel_children(supervisor)
         beat.set(state="left")

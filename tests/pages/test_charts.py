@@ -89,3 +89,14 @@ def test_more_policies_than_colours_differ_in_dashes() -> None:
 def test_a_data_url_is_the_picture() -> None:
     head, _, data = data_url("<svg/>").partition(",")
     assert (head, base64.b64decode(data)) == ("data:image/svg+xml;base64", b"<svg/>")
+
+
+def test_a_version_without_a_change_is_a_gap_on_the_logarithmic_axis() -> None:
+    own = PolicyCurves(
+        delta_bytes=[(0, 900.0), (1, 0.0), (2, 0.0), (3, 80.0), (4, 70.0)],
+        full_bytes=[(step, 1000.0) for step in range(5)],
+    )
+    root = ElementTree.fromstring(run_picture({"solver": own}, max_staleness=2))
+    lines = [line for line in root.iter(f"{SVG}polyline") if line.get("stroke") == COLORS[0]]
+    assert [len((line.get("points") or "").split()) for line in lines] == [2]
+    assert len(list(root.iter(f"{SVG}circle"))) == 1

@@ -1,4 +1,4 @@
-"""The follower reads a run little by little; the report shows what it read."""
+"""The follower reads a run little by little."""
 
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
@@ -14,7 +14,7 @@ from astraflow.records import (
     Stopped,
     encode,
 )
-from astraflow.report import chart, downsample, flatten, markdown, markdown_figures, size, sparkline
+from astraflow.report import chart, downsample, flatten, size, sparkline
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
 
@@ -103,25 +103,9 @@ def test_the_end_is_the_last_decision() -> None:
     assert view.stopped == "wanted"
 
 
-def test_page_shows_policies_pools_and_events() -> None:
-    store = MemoryStore("memory://follow-4")
-    status(store, "trainer-solver-a", "trainer")
-    status(store, "pool-local-1", "pool", figures={"tokens_per_s": 1234.0}, waiting="leases")
-    facts(store, "trainer-solver-a", 0, *step(1, 0.25, version=1))
-    view = RunFollower(store, CONFIG)
-    view.poll()
-    text = markdown(view, "running", ["pool-local: crashed; restart 1 of 5"])
-    assert "| solver | 1 / 10 | 1 | 0.250 |" in text
-    assert "| pool-local-1 | running | tokens_per_s 1234 | leases |" in text
-    assert "10 B of 90 B" in text
-    assert "restart 1 of 5" in text
-    assert markdown(RunFollower(store, CONFIG), "starting").count("| – |") >= 1
-
-
-def test_figures_as_a_table() -> None:
+def test_nested_figures_get_dotted_names() -> None:
     figures = {"steps": 3, "policies": {"solver": {"reward_last20": 0.51234, "rewards": [1, 2]}}}
     assert flatten(figures) == {"steps": 3, "policies.solver.reward_last20": 0.51234}
-    assert "| policies.solver.reward_last20 | 0.5123 |" in markdown_figures("Figures", figures)
 
 
 def test_small_pictures() -> None:

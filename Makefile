@@ -29,10 +29,10 @@ lint: $(STAMP)  ## format, lint, types, layers
 
 units: $(STAMP)  ## unit, property, contract and simulation tests
 	rm -f .coverage .coverage.*
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report= -m 'not e2e and not kill and not soak'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --reruns 1 --cov --cov-report= -m 'not e2e and not kill and not soak'
 
 e2e: $(STAMP) chromium  ## whole runs with Prefect, the kill tests, an operator in a browser
-	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak' --durations=10
+	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak' --reruns 1 --durations=10
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \

@@ -86,7 +86,7 @@ def _tell(console: Console, figures: dict[str, Any], url: str, seconds: float) -
         f"  weights shipped: {size(own['delta_bytes'])} for {own['versions']} versions; "
         f"as full copies {size(own['full_bytes'])}, {_times(own)} as much.\n"
         "  This tiny model is no measure of sparsity: at its high learning rate (3e-4) about half of the weights\n"
-        "  change each step. At the rates of real models under 1 % do: see the 135M figures in FORMAT.md."
+        "  change each step. At the rates of real models under 1 % do: see the 135M figures in README.md."
     )
     console.print(f"\nThe run's page in Prefect, while the server runs: {url}\nThree questions to try:")
     for query in QUERIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,7 @@ class Operator:
     def submitted(self) -> str:
         """The flow run that the form has started: its page is opened; its id."""
         self.submit()
+        self.page.wait_for_url(re.compile(r"/deployments/deployment/[^/]+\?"))  # the form leaves by itself first
         self.page.get_by_role("button", name="View run").first.dispatch_event("click")  # toasts lie over each other
         self.page.wait_for_url("**/runs/flow-run/**")
         return self.page.url.rpartition("/")[2].partition("?")[0]

@@ -31,15 +31,16 @@ units: $(STAMP)  ## unit, property, contract and simulation tests
 	rm -f .coverage .coverage.*
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --reruns 1 --cov --cov-report= -m 'not e2e and not kill and not soak'
 
-e2e: $(STAMP) chromium  ## whole runs with Prefect, the kill tests, an operator in a browser
-	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak' --reruns 1 --durations=10
+e2e: $(STAMP)  ## whole runs with Prefect, the kill tests, the README's commands
+	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak and not operator' \
+	  --reruns 1 --durations=10
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 
-browser: $(STAMP) chromium  ## the operator in a browser alone
-	$(BIN)/python -m pytest -q -m browser tests/browser
+operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, the first project's page
+	$(BIN)/python -m pytest -q -m operator tests/browser tests/docs
 
 coverage: $(STAMP)
 	-$(BIN)/coverage combine --quiet --append
@@ -67,4 +68,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: help install demo test lint units e2e chromium browser coverage format bench-weights bench-dataflow bench-raas bench-flows soak
+.PHONY: help install demo test lint units e2e chromium operator coverage format bench-weights bench-dataflow bench-raas bench-flows soak

@@ -50,7 +50,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, or that of ``ASTRAFLOW_CHROMIUM``."""
     if not Path(CHROMIUM).exists():
-        pytest.fail("there is no chromium: `make browser` installs it, ASTRAFLOW_CHROMIUM names another one")
+        pytest.fail("there is no chromium: `make operator` installs it, ASTRAFLOW_CHROMIUM names another one")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from tests.browser.ui import Operator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.operator, pytest.mark.timeout(900)]
 
 NAME = "The run's name: its folder in the store."
 LR = "Peak learning rate of AdamW."

@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q -n 2 --reruns 1
+UNITS := -m 'not e2e and not kill and not soak'
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -16,10 +18,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)  ## make .venv with everything pinned
 
-demo: $(STAMP)  ## the whole loop on a tiny model: about 5 minutes on 2 cores
+demo: $(STAMP)  ## the whole loop on a tiny model: about 2 minutes on 2 cores
 	$(BIN)/python -m infra.demo
 
-test: lint units e2e coverage  ## all that CI runs
+test: lint units e2e  ## the check of every change, 15 minutes on 2 cores
 
 lint: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -28,12 +30,10 @@ lint: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 units: $(STAMP)  ## unit, property, contract and simulation tests
-	rm -f .coverage .coverage.*
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --reruns 1 --cov --cov-report= -m 'not e2e and not kill and not soak'
+	$(PYTEST) --dist loadfile $(UNITS)
 
 e2e: $(STAMP)  ## whole runs with Prefect, the kill tests, the README's commands
-	$(BIN)/python -m pytest -q --cov --cov-append --cov-report= -m '(e2e or kill) and not soak and not operator' \
-	  --reruns 1 --durations=10
+	$(PYTEST) --dist worksteal -m '(e2e or kill) and not soak and not operator' --durations=10
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
@@ -42,7 +42,9 @@ chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, the first project's page
 	$(BIN)/python -m pytest -q -m operator tests/browser tests/docs
 
-coverage: $(STAMP)
+coverage: $(STAMP)  ## the unit tests again, measured: lines and branches
+	rm -f .coverage .coverage.*
+	$(PYTEST) --dist loadfile $(UNITS) --cov --cov-report=
 	-$(BIN)/coverage combine --quiet --append
 	$(BIN)/coverage report --fail-under=90
 

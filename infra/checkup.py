@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from infra.interrupts import was_heard
 from infra.local_stack import Stack, is_healthy, read_stack, stack_home, stack_id
 from infra.places import named_store
 from infra.processes import marked
@@ -57,11 +58,14 @@ def examine(store: str | None) -> Iterator[Finding]:
     ]
     for name, check in checks:
         try:
-            yield check()
+            finding = check()
         except AstraFlowError as error:
-            yield Finding(name, FAIL, f"{error.where}: {error.what}", error.remedy, error.exit_code)
+            finding = Finding(name, FAIL, f"{error.where}: {error.what}", error.remedy, error.exit_code)
         except Exception as error:  # noqa: BLE001  # a check is there to meet what nobody thought of
-            yield Finding(name, FAIL, f"{type(error).__name__}: {error}", "Reinstall: `make install`")
+            finding = Finding(name, FAIL, f"{type(error).__name__}: {error}", "Reinstall: `make install`")
+        if was_heard():  # libraries that import lazily make an import error of a Ctrl-C
+            raise KeyboardInterrupt
+        yield finding
 
 
 def python() -> Finding:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from infra.commands import doctor, logs, looking, project, steering, taking_out, weights
 from infra.commands.options import EPILOG, Json, Last, Store, note, print_json, run_url, say
-from infra.interrupts import INTERRUPTED, farewell
+from infra.interrupts import INTERRUPTED, farewell, was_heard
 from storage.errors import AstraFlowError, ConfigError
 
 app = typer.Typer(
@@ -171,6 +171,9 @@ def main() -> None:
     except Exception as error:  # the process boundary: nobody wants a traceback unasked
         if debug:
             raise
+        if was_heard():  # libraries that import lazily make an import error of a Ctrl-C
+            farewell()
+            sys.exit(INTERRUPTED)
         print(  # noqa: T201
             f"error: unexpected {type(error).__name__}: {error}. Set ASTRAFLOW_DEBUG=1 to see where", file=sys.stderr
         )

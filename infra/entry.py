@@ -10,10 +10,10 @@ def main() -> None:
     is_heard = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # a shell's background job does not hear it
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from infra import cli  # noqa: PLC0415  # the imports are what may be interrupted
+    from infra import cli, interrupts  # noqa: PLC0415  # the imports are what may be interrupted
 
     if is_heard:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupts.listen()
     cli.main()
 
 

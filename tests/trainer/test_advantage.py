@@ -37,4 +37,4 @@ def test_sums_to_zero_and_follows_a_permutation(rewards, kind, random):
     random.shuffle(order)
     np.testing.assert_allclose(part_advantages(values[order], kind), advantages[order], atol=1e-9)
     if not rewards_are_equal(values):
-        assert advantages.argmax() in np.flatnonzero(values == values.max())
+        assert advantages[values.argmax()] == advantages.max()  # rounding may make others as good

@@ -40,7 +40,7 @@ class Problems(Section):
     options: dict[str, Any] = Field(default={}, description="Options of the generator.")
     reward: Component = Field(
         default=Component(name="exact"),
-        description="Scores an answer in [0, 1]: 'exact', 'contains', an import path.",
+        description="Scores an answer: 'exact', 'contains', 'last_number', 'shuffled', or own code 'module:attribute'.",
     )
 
 
@@ -89,10 +89,17 @@ class Dataflow(Section):
     group_size: Positive = Field(default=8, description="Episodes of one problem that are leased together.")
     max_staleness: int = Field(default=2, ge=0, description="Largest lag (trainer steps) of any trained token.")
     prefetch: Positive = Field(default=1, description="Batches that are ready while one trains (≤ max_staleness).")
-    curator: Component = Field(default=Component(name="shuffled"), description="Which problem is leased next.")
-    filters: list[Component] = Field(default=[], description="Which parts are kept, in this order.")
-    order: Component = Field(default=Component(name="edf"), description="Which ready part is batched first.")
-    replay: Component = Field(default=Component(name="none"), description="Which consumed parts come again.")
+    curator: Component = Field(
+        default=Component(name="shuffled"),
+        description="Next problem: shuffled, sequential, curriculum, filter_solved, greso.",
+    )
+    filters: list[Component] = Field(
+        default=[], description="Parts kept: zero_advantage, overlong, failed; in this order."
+    )
+    order: Component = Field(default=Component(name="edf"), description="First ready part: edf, fifo, lifo.")
+    replay: Component = Field(
+        default=Component(name="none"), description="Consumed parts again: none, latest, uniform, prioritized."
+    )
     max_redraw: Positive = Field(
         default=8, description="After this many times batch_size filtered parts, a short batch is emitted."
     )
@@ -118,7 +125,9 @@ class Trainer(Section):
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
     grad_clip: float = Field(default=1.0, gt=0, description="Largest gradient norm.")
-    loss: Component = Field(default=Component(name="grpo"), description="Loss: 'grpo' or an import path.")
+    loss: Component = Field(
+        default=Component(name="grpo"), description="grpo, gspo, cispo, or own code 'module:attribute'."
+    )
     advantage: Literal["mean_std", "mean"] = Field(default="mean_std", description="Group baseline, and scale.")
     aggregate: Literal["token", "sequence", "constant"] = Field(default="token", description="Mean of the loss.")
     micro_batch_tokens: Positive = Field(default=16384, description="Padded tokens of one forward pass.")

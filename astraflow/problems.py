@@ -93,7 +93,7 @@ GENERATORS: dict[str, Callable[..., list[Problem]]] = {"addition": addition}
 
 def _read_jsonl(path: Path) -> list[Problem]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold the other line ends of Unicode
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the problem file cannot be read: {error}",
@@ -136,6 +136,10 @@ def _parse_line(line: str, index: int, where: str) -> Problem:
         raise wrong(f"not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise wrong(f"a JSON object is expected, not {type(fields).__name__}")
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise wrong("half of a surrogate pair, which is no text") from error
     prompt_field = next((name for name in _PROMPT_FIELDS if name in fields), None)
     if prompt_field is None:
         raise wrong(f"no prompt; one of the fields {', '.join(_PROMPT_FIELDS)} must be there")

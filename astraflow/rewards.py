@@ -25,6 +25,7 @@ from storage.errors import ConfigError, EpisodeError
 
 Reward = Callable[[Problem, str], float | Awaitable[float]]
 _NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+_MOST_DIGITS = 1000  # of a number that is one; Python refuses to read very long ones
 _WHERE = "problems.reward"
 
 
@@ -50,7 +51,7 @@ def last_number(problem: Problem, text: str) -> float:
 
 def _last_number(text: str) -> Fraction | None:
     found = _NUMBER.findall(text)
-    return Fraction(found[-1].replace(",", "")) if found else None
+    return Fraction(found[-1].replace(",", "")) if found and len(found[-1]) <= _MOST_DIGITS else None
 
 
 class Shuffled:

@@ -83,6 +83,20 @@ def test_a_bad_line_is_named(tmp_path: Path, line: object, says: str) -> None:
     assert caught.value.remedy
 
 
+def test_the_line_ends_of_unicode_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "a\u2028b\x85c", "answer": "1"}\r\n{"prompt": "d", "answer": "2"}\n', encoding="utf-8")
+    assert [problem.prompt for problem in load_problems(Problems(source=str(path)), 0)] == ["a\u2028b\x85c", "d"]
+
+
+def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"prompt": "a", "answer": "1"}\n{"prompt": "\\ud800", "answer": "1"}\n')
+    with pytest.raises(ConfigError, match="surrogate") as caught:
+        load_problems(Problems(source=str(path)), 0)
+    assert caught.value.where == f"{path}:2"
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}')
     for section, says in (

@@ -28,7 +28,7 @@ def score(reward: Reward, text: str, answer: str = "640") -> float:
         ("contains", "it is 640.", " 640 ", 1), ("contains", "64", "640", 0),
         ("last_number", "12 + 34 is 46", "46", 1), ("last_number", "46 or 47", "46", 0),
         ("last_number", "$1,000.0", "1000", 1), ("last_number", "-5", "5", 0), ("last_number", "none", "5", 0),
-        ("last_number", "0.50", "1/0.5", 1),
+        ("last_number", "0.50", "1/0.5", 1), ("last_number", "7" * 5000, "7", 0),
     ],
 )  # fmt: skip
 def test_built_in(name: str, text: str, answer: str, expected: float) -> None:

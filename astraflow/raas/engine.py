@@ -27,14 +27,18 @@ class GenerationRequest:
     stop_token_ids: frozenset[int]
     temperature: float = 1.0
     seed: int = 0
+    top_p: float = 1.0  # 1: all tokens
+    top_k: int = 0  # 0: all tokens
+    min_p: float = 0.0  # 0: all tokens
+    stop: tuple[str, ...] = ()  # texts that end an answer; the tokens that complete one are kept
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What was sampled; the lists have one entry a token, the stop token included.
 
-    ``logprobs`` are of the sampled token under the distribution it was drawn from; ``versions`` are those
-    of the weights that drew it. ``finish_reason`` is ``stop`` or ``length``.
+    ``logprobs`` are of the sampled token under the distribution it was drawn from (after temperature, top-k, top-p
+    and min-p); ``versions`` are those of the weights that drew it. ``finish_reason`` is ``stop`` or ``length``.
     """
 
     token_ids: list[int]
@@ -55,7 +59,10 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Sample. Raises ``EngineError`` if the engine is dead, ``EpisodeError`` if the request cannot be served."""
+        """Sample. Raises ``EngineError`` if the engine is dead, ``EpisodeError`` if the request cannot be served.
+
+        A setting that the engine does not have is refused (kind ``unsupported``), never left out silently.
+        """
         ...
 
     async def load(self, update: WeightUpdate) -> None:

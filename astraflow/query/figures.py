@@ -108,7 +108,7 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
 
 
 def _policy_figures(fold: RunFold, policy: str) -> PolicyFigures:
-    """One pass over the policy's consumed batches and its parts."""
+    """One pass over the policy's consumed batches; parts are counted as they move."""
     figures = PolicyFigures(
         steps=fold.consumed.get(policy, -1) + 1, ended=fold.ended.get(policy), paused=fold.paused.get(policy)
     )
@@ -131,9 +131,8 @@ def _policy_figures(fold: RunFold, policy: str) -> PolicyFigures:
     figures.reward_first20 = _mean(figures.rewards[:EDGE_BATCHES])
     figures.reward_last20 = _mean(figures.rewards[-EDGE_BATCHES:])
     figures.reward_gain = _difference(figures.reward_last20, figures.reward_first20)
-    parts = [part for part in fold.parts.values() if part.policy == policy]
-    figures.parts = dict(sorted(Counter(part.state for part in parts).items()))
-    figures.drops = dict(sorted(Counter(part.reason for part in parts if part.state == "dropped").items()))
+    figures.parts = _of_policy(fold.states, policy)
+    figures.drops = _of_policy(fold.drops, policy)
     return figures
 
 
@@ -169,6 +168,10 @@ def _add_totals(figures: RunFigures, policies: Sequence[PolicyFigures]) -> None:
     figures.reward_first20 = _mean([p.reward_first20 for p in policies if p.reward_first20 is not None])
     figures.reward_last20 = _mean([p.reward_last20 for p in policies if p.reward_last20 is not None])
     figures.reward_gain = _difference(figures.reward_last20, figures.reward_first20)
+
+
+def _of_policy(counts: Counter[tuple[str, str]], policy: str) -> dict[str, int]:
+    return {what: count for (of, what), count in sorted(counts.items()) if of == policy and count}
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -100,6 +100,8 @@ class RunFold:
         self.decisions: list[tuple[int, r.DecisionRecord]] = []
         self.seconds_of_epoch: dict[int, float] = {}
         self.parts: dict[tuple[str, int], PartView] = {}
+        self.states: Counter[tuple[str, str]] = Counter()  # parts by policy and state
+        self.drops: Counter[tuple[str, str]] = Counter()  # dropped parts by policy and reason
         self.batches: dict[tuple[str, int], BatchView] = {}
         self.versions: dict[tuple[str, int], VersionView] = {}
         self.pools: dict[str, PoolView] = {}
@@ -110,18 +112,19 @@ class RunFold:
         self.rejections: Counter[str] = Counter()
         self.consumed_rows: dict[tuple[str, int], dict[str, Any]] = {}  # of consumed batches, kept by query.tables
         self._problems: dict[int, int] = {}  # of each group
-        self._lost: set[str] = set()
+        self._told_lost: set[str] = set()
+        self._lost: dict[str, str] = {}  # what the state of a lost pool was before
         self._pending: dict[tuple[str, int, int], list[r.PartsObject]] = {}
 
     def take(self, seen: SeenDecision) -> None:
         """Fold one decision record: first the facts it was made on, then its decisions."""
+        record = seen.record
+        for name in self._lost.keys() & record.observations.keys():  # a beat after all
+            self.pools[name].state = self._lost.pop(name)
         for facts in seen.facts:
             for fact in facts.record.facts:
                 self._take_fact(facts, fact)
-        for name in self._lost & self.pools.keys():
-            if self.pools[name].state in ("live", "draining"):
-                self.pools[name].state = "lost"
-        record = seen.record
+        self._lose()
         self.decisions.append((seen.seq, record))
         self.seconds_of_epoch[record.epoch] = max(record.now, self.seconds_of_epoch.get(record.epoch, 0.0))
         for decision in record.decisions:
@@ -138,13 +141,20 @@ class RunFold:
             case r.Ended():
                 self.ended.setdefault(fact.policy, fact.reason)
             case r.Wanted(what="lost"):
-                self._lost.add(fact.target)
+                self._told_lost.add(fact.target)
             case r.PoolJoined():
                 self.pools.setdefault(source.participant, PoolView(fact))
             case _ if source.participant in self.pools:
                 self._take_pool_fact(source.participant, self.pools[source.participant], fact)
             case _:
                 pass
+
+    def _lose(self) -> None:
+        for name in self._told_lost & self.pools.keys():
+            pool = self.pools[name]
+            if pool.state in ("live", "draining"):
+                self._lost[name], pool.state = pool.state, "lost"
+        self._told_lost.clear()
 
     def _take_pool_fact(self, participant: str, pool: PoolView, fact: r.AnyFact) -> None:
         match fact:
@@ -193,7 +203,7 @@ class RunFold:
             for group in batch.decision.groups:
                 part = self.parts.get((fact.policy, group))
                 if part is not None and part.state == "batched" and group not in batch.skipped:
-                    part.state = "consumed"
+                    self._move(part, "consumed")
 
     # --- decisions ------------------------------------------------------------------------------
 
@@ -250,6 +260,7 @@ class RunFold:
         for policy in self._policies:
             part = self.parts.get((policy, group))
             if part is not None and part.state == "open" and all(o.policy != policy for o in objects):
+                self.states[policy, "open"] -= 1
                 del self.parts[policy, group]
         for parts in objects:
             self._admit_part(participant, group, attempt, parts)
@@ -261,7 +272,7 @@ class RunFold:
         part.object, part.index = parts, parts.groups.index(group)
         part.attempt, part.participant = attempt, participant
         if part.state == "open":
-            part.state = "ready"
+            self._move(part, "ready")
         self.objects.setdefault(parts.path, ObjectView(parts)).admitted.add(group)
         if participant in self.pools:
             self.pools[participant].rows += parts.row_counts[part.index]
@@ -269,7 +280,11 @@ class RunFold:
     def _take_dropped(self, decision: r.Dropped) -> None:
         for group in decision.groups:
             part = self._part(decision.policy, group, -1, "")
-            part.state, part.reason = "dropped", decision.reason
+            if part.state == "dropped":
+                self.drops[part.policy, part.reason] -= 1
+            self._move(part, "dropped")
+            part.reason = decision.reason
+            self.drops[part.policy, part.reason] += 1
 
     def _take_batched(self, seen: SeenDecision, decision: r.Batched) -> None:
         self.batches[decision.policy, decision.n] = BatchView(decision, seen.seq, seen.record.epoch, seen.record.now)
@@ -279,7 +294,8 @@ class RunFold:
                 continue
             part.uses += 1
             if part.state == "ready":
-                part.state, part.batch = "batched", decision.n
+                self._move(part, "batched")
+                part.batch = decision.n
 
     def _part(self, policy: str, group: int, attempt: int, participant: str) -> PartView:
         """The part, made open if the group is new."""
@@ -287,7 +303,13 @@ class RunFold:
         if part is None:
             part = PartView(policy, group, self._problems.get(group, -1), attempt, participant)
             self.parts[policy, group] = part
+            self.states[policy, part.state] += 1
         return part
+
+    def _move(self, part: PartView, state: str) -> None:
+        self.states[part.policy, part.state] -= 1
+        self.states[part.policy, state] += 1
+        part.state = state
 
     def _parts_of(self, group: int) -> list[PartView]:
         found = (self.parts.get((policy, group)) for policy in self._policies)

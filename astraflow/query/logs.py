@@ -6,7 +6,7 @@ the cursors is not yet part of the run. Nothing is decided here, so a reader can
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from storage.keys import RunKeys
 from storage.store import ObjectStore
 
 _CONCURRENT_GETS = 48
+_RECORDS_AT_ONCE = 2000  # bounds the memory of a first reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +54,27 @@ class RunLogReader:
         self._next = 0
         self._cursors: dict[str, int] = {}
 
-    def advance(self) -> list[SeenDecision]:
-        """The decision records written since the last call, each with the facts that it took in."""
+    def advance(self) -> Iterator[SeenDecision]:
+        """The decision records written since the last call, each with the facts that it took in.
+
+        After an error the next call begins where this one stopped.
+        """
         keys = self._new_decision_keys()
+        for start in range(0, len(keys), _RECORDS_AT_ONCE):
+            yield from self._read(keys[start : start + _RECORDS_AT_ONCE])
+
+    def _read(self, keys: Sequence[str]) -> list[SeenDecision]:
+        cursors = dict(self._cursors)
         records = [
             decode(data, DecisionRecord, where=key) for key, data in zip(keys, get_many(self._store, keys), strict=True)
         ]
-        ranges = [self._move_cursors(record) for record in records]
+        ranges = [_move_cursors(cursors, record) for record in records]
         outbox_keys = [self._keys.outbox(who, seq) for taken in ranges for who, seq in taken]
         facts = dict(zip(outbox_keys, self._get_facts(outbox_keys), strict=True))
         seen = []
         for seq, (record, taken) in enumerate(zip(records, ranges, strict=True), start=self._next):
             seen.append(SeenDecision(seq, record, self._effective(record, taken, facts)))
-        self._next += len(records)
+        self._next, self._cursors = self._next + len(records), cursors
         return seen
 
     def _new_decision_keys(self) -> list[str]:
@@ -78,14 +87,6 @@ class RunLogReader:
                 break
             found.append(info.key)
         return found
-
-    def _move_cursors(self, record: DecisionRecord) -> list[tuple[str, int]]:
-        taken = []
-        for participant, cursor in sorted(record.cursors.items()):
-            start = self._cursors.get(participant, 0)
-            taken += [(participant, seq) for seq in range(start, cursor)]
-            self._cursors[participant] = max(start, cursor)
-        return taken
 
     def _get_facts(self, keys: list[str]) -> list[bytes]:
         try:
@@ -113,3 +114,13 @@ class RunLogReader:
             except DataError:
                 continue  # a manager rejects what it cannot read; a newer writer's record is no reason to stop
         return effective
+
+
+def _move_cursors(cursors: dict[str, int], record: DecisionRecord) -> list[tuple[str, int]]:
+    """Move ``cursors`` to where the record has read; the (participant, number) of what it took in."""
+    taken = []
+    for participant, cursor in sorted(record.cursors.items()):
+        start = cursors.get(participant, 0)
+        taken += [(participant, seq) for seq in range(start, cursor)]
+        cursors[participant] = max(start, cursor)
+    return taken

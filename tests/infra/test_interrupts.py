@@ -120,12 +120,12 @@ def test_a_start_that_is_interrupted_is_undone(tmp_path: Path, moment: str) -> N
 
 
 def test_only_the_innermost_note_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupts._Farewell, "is_said", False)
+    monkeypatch.setattr(interrupts._Interruption, "is_said", False)
     with pytest.raises(KeyboardInterrupt), interrupts.leaving("outer"), interrupts.leaving("inner"):
         raise KeyboardInterrupt
     interrupts.farewell()
     assert capsys.readouterr().err == "\nInterrupted. inner\n"
-    monkeypatch.setattr(interrupts._Farewell, "is_said", False)
+    monkeypatch.setattr(interrupts._Interruption, "is_said", False)
     with pytest.raises(ValueError, match="other"), interrupts.leaving("never"):
         raise ValueError("other")
     interrupts.farewell()

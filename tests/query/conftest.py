@@ -59,9 +59,16 @@ class RunWriter:
         self._outboxes[participant] = seq + 1
         return seq + 1
 
-    def decide(self, epoch: int, now: float, cursors: dict[str, int], *decisions: r.AnyDecision) -> int:
+    def decide(
+        self, epoch: int, now: float, cursors: dict[str, int], *decisions: r.AnyDecision, beats: Sequence[str] = ()
+    ) -> int:
         record = DecisionRecord(
-            id=new_id(), epoch=epoch, now=now, cursors=cursors, observations={}, decisions=list(decisions)
+            id=new_id(),
+            epoch=epoch,
+            now=now,
+            cursors=cursors,
+            observations=dict.fromkeys(beats, 1),
+            decisions=list(decisions),
         )
         self.create(self.keys.decision(self._decisions), encode(record))
         self._decisions += 1

@@ -12,7 +12,9 @@ import astraflow
 from astraflow import records as r
 from astraflow.query import Run, open_run, runs
 from storage import open_store
-from storage.errors import ConfigError, DataError
+from storage.errors import ConfigError, DataError, StoreError
+from storage.memory import MemoryStore
+from tests.query.conftest import RunWriter
 
 
 def test_a_run_opens_by_its_url(run: Run) -> None:
@@ -114,6 +116,44 @@ def test_a_pool_s_end_shows(writer: Any) -> None:
     states = {row["participant"]: row["state"] for row in run.table("pools").to_pylist()}
     assert states == {"pool-a-1": "lost", "pool-a-2": "draining", "pool-a-3": "left"}
     assert run.figures().pools == {"draining": 1, "left": 1, "lost": 1}
+
+
+def test_a_pool_that_beats_again_is_not_lost(writer: Any) -> None:
+    w = writer
+    w.config()
+    pools = ["pool-a-1", "pool-a-2"]
+    cursors = {pool: w.say(pool, w.joined("a", "us")) for pool in pools}
+    cursors["pool-a-2"] = w.say("pool-a-2", r.Draining(reason="asked"))
+    w.decide(1, 0.0, cursors, w.epoch(1))
+    wish = w.say("operator-1", *(r.Wanted(what="lost", target=pool) for pool in pools))
+    w.decide(1, 1.0, {"operator-1": wish})
+    run = open_run(f"{w.store.url}/hand")
+    assert run.figures().pools == {"lost": 2}
+    w.decide(1, 2.0, {}, beats=pools)
+    assert run.refresh().figures().pools == {"draining": 1, "live": 1}
+
+
+def test_a_reading_that_failed_is_done_again_whole() -> None:
+    class Shaky(MemoryStore):
+        broken = ""
+
+        def get(self, key: str) -> bytes:
+            if self.broken and self.broken in key:
+                raise StoreError("away", where=key, remedy="", kind="unreachable")
+            return super().get(key)
+
+    store = Shaky("memory://shaky")
+    w, pool = RunWriter(store), "pool-a-1"
+    run = Run(store, w.config().name)
+    w.decide(1, 0.0, {}, w.epoch(1))
+    w.decide(1, 1.0, {pool: w.say(pool, w.joined("a", "us"))}, w.leased(pool, [0], [0]))
+    w.commit(pool, "solver", 0, {0: [1, 0]}, now=2.0)
+    store.broken = "outbox"
+    with pytest.raises(StoreError):
+        run.refresh()
+    store.broken = ""
+    figures = run.refresh().figures()
+    assert (figures.pools, figures.policies["solver"].parts) == ({"live": 1}, {"ready": 1})
 
 
 def test_a_quarantined_pool_shows_as_such(writer: Any) -> None:

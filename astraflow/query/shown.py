@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from astraflow.models import download_model_files, load_tokenizer
@@ -70,7 +71,9 @@ def find_trajectory(run: Run, trajectory_id: str) -> ShownTrajectory:
     group = trajectory_id.partition("-")[0]
     if not group.isdecimal():
         raise _missing(run, trajectory_id)
-    wanted = (ds.field("group_id") == int(group)) & (ds.field("trajectory_id") == trajectory_id)
+    found = (run.fold.parts.get((policy, int(group))) for policy in run.config.policies)
+    paths = [part.object.path for part in found if part is not None and part.object is not None]
+    wanted = ds.field("path").isin(pa.array(paths, pa.string())) & (ds.field("trajectory_id") == trajectory_id)
     rows = run.trajectories().to_table(filter=wanted).to_pylist()
     if not rows:
         raise _missing(run, trajectory_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import threading
@@ -84,10 +85,10 @@ class RunUnderTest:
     """One run. Its decisions are recorded, byte by byte, as they appear."""
 
     def __init__(self, stack: LocalStack, name: str, store: str | None = None) -> None:
-        self.stack, self.name = stack, name
-        self.keys = RunKeys(name)
+        self.stack, self.name = stack, f"{name}-{secrets.token_hex(2)}"  # a test that is run again has a run of its own
+        self.keys = RunKeys(self.name)
         self.store_url = store or str(stack.folder / "store")
-        self._hold = stack.folder / f"hold-{name}"
+        self._hold = stack.folder / f"hold-{self.name}"
         self.commands: list[subprocess.Popen[str]] = []
         self.records: list[bytes] = []
         self._follower: RunFollower | None = None

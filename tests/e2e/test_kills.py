@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kill]
 STEPS = 80
 RANDOM_KILLS = 21
 SEED = 20
+VICTIMS = (*LIVES, *LIVES, "runner")  # the runner takes the longest to come back
 
 
 @pytest.mark.timeout(1200)
@@ -28,11 +29,12 @@ def test_killed_at_every_commit_point(stack: LocalStack, started: list[RunUnderT
 @pytest.mark.timeout(1200)
 def test_killed_at_random(stack: LocalStack, started: list[RunUnderTest]) -> None:
     run = begin(stack, started, "killed-at-random")
-    draws = random.Random(SEED)
+    draws, victims = random.Random(SEED), []
     for number in range(RANDOM_KILLS):
-        die_at_random(run, draws)
+        victims.append(die_at_random(run, draws))
         if number % 3 == 2:
             run.wait_for_steps(1)
+    assert set(victims) == set(VICTIMS)
     finish(run)
 
 
@@ -66,11 +68,18 @@ def die_at(run: RunUnderTest, point: str) -> None:
     run.wait_for_steps(1)
 
 
-def die_at_random(run: RunUnderTest, draws: random.Random) -> None:
-    """Kill one process of the run at a random moment, as soon as it lives."""
-    role, delay_s = draws.choice(LIVES), draws.uniform(0, 1.5)
-    run.a_life(role)
+def die_at_random(run: RunUnderTest, draws: random.Random) -> str:
+    """Kill one process at a random moment, as soon as it lives; a runner is brought back as its user would."""
+    role, delay_s = draws.choice(VICTIMS), draws.uniform(0, 1.5)
+    if role != "runner":
+        run.a_life(role)
     run.let_go()
     run.pause(delay_s)
-    run.kill(run.a_life(role))
+    if role == "runner":
+        run.kill(run.stack.stack.runner)
+    else:
+        run.kill(run.a_life(role))
     run.hold()
+    if role == "runner":
+        run.stack.up()
+    return role

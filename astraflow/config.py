@@ -151,9 +151,18 @@ class Weights(Section):
 
 
 class Region(Section):
-    """A place with a bucket of its own: a mirror copies each version there once, and its pools read them there."""
+    """A place where pools run: with a bucket of its own, with machines of its own, or with both."""
 
-    store: str = Field(description="The region's store: s3://bucket/prefix, file:// or a folder.")
+    store: str | None = Field(
+        default=None,
+        description="The region's store: s3://bucket/prefix, file:// or a folder. A mirror copies each version there "
+        "once, and the region's pools read them there. None: they read the run's store.",
+    )
+    work_pool: str | None = Field(
+        default=None,
+        description="The Prefect work pool whose workers start the region's flows, from the queue of the region's "
+        "name. None: the runner of `astraflow up` starts them.",
+    )
     mirror_timeout_s: float = Field(
         default=30.0, gt=0, description="Without anything new in the region's store for this long, pools ask the run's."
     )

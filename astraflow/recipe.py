@@ -2,7 +2,7 @@
 
 Every problem of the input is reported at once as a ``ConfigError`` that names key, value, origin and
 remedy. Relative model folders, problem files and code folders are taken from the file that names them (those of
-overrides, and the store, from the working directory), so a recipe means the same wherever it is started. If a recipe
+overrides, and the stores, from the working directory), so a recipe means the same wherever it is started. If a recipe
 names own code (``my_module:reward``), the folders of its files are where every process of the run looks for it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from astraflow.config import RunConfig
+from astraflow.config import RunConfig, Workflow
 from astraflow.models import BUILT_IN
 from astraflow.recipe_errors import Fault, faults_of, raise_faults, unknown_trainer_fields
 from astraflow.toml import dump_table
@@ -38,14 +38,17 @@ class _Draft:
     raw: dict[tuple[str, ...], str] = field(default_factory=dict)  # overrides as typed
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, default_store: str | None = None) -> RunConfig:
+def load_recipe(
+    path: str | Path, overrides: Sequence[str] = (), *, default_store: str | None = None, built_in: Path | None = None
+) -> RunConfig:
     """Read a recipe file with its overlays and ``key=value`` overrides. Raises ``ConfigError``.
 
-    ``default_store`` is used when neither the recipe nor an override names a store. The returned ``store`` is a
-    URL; a folder is made absolute from the working directory.
+    ``default_store`` is used when neither the recipe nor an override names a store; ``built_in`` is a folder of recipes
+    that an ``extends`` may name. The stores of the returned config, the run's and its regions', are URLs; folders are
+    made absolute from the working directory.
     """
     draft = _Draft()
-    layers = _layers(Path(path))
+    layers = _layers(Path(path), built_in)
     for file, table in layers:
         _merge(draft, _with_paths(table, file.parent), str(file))
     for override in overrides:
@@ -54,8 +57,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = (), *, default_stor
         draft.table.setdefault("code", list(dict.fromkeys(str(file.parent.resolve()) for file, _ in reversed(layers))))
     if default_store is not None:
         draft.table.setdefault("store", default_store)
-    config = _validate(draft, str(path))
-    return config.model_copy(update={"store": store_url(config.store)})
+    return with_store_urls(_validate(draft, str(path)))
 
 
 def dump_toml(config: RunConfig) -> str:
@@ -89,8 +91,17 @@ def store_url(store: str) -> str:
     return Location.parse(store).url
 
 
-def _layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The recipe's files, base first. An ``extends`` is relative to the file that says it."""
+def with_store_urls(config: RunConfig) -> RunConfig:
+    """The config with its stores as URLs, so that they mean the same to each process wherever it starts."""
+    regions = {
+        name: region.model_copy(update={"store": store_url(region.store)}) if region.store else region
+        for name, region in config.regions.items()
+    }
+    return config.model_copy(update={"store": store_url(config.store), "regions": regions})
+
+
+def _layers(path: Path, built_in: Path | None) -> list[tuple[Path, dict[str, Any]]]:
+    """The recipe's files, base first. An ``extends`` is relative to the file that says it, or a built-in recipe."""
     layers: list[tuple[Path, dict[str, Any]]] = []
     seen: list[Path] = []
     following: Path | None = path
@@ -110,8 +121,15 @@ def _layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
                 kind="value",
             )
         layers.append((file, table))
-        following = None if base is None else file.parent / base
+        following = None if base is None else _base(file, base, built_in)
     return layers[::-1]
+
+
+def _base(file: Path, name: str, built_in: Path | None) -> Path:
+    """Where the recipe is that ``file`` extends: beside it, or else among the built-in ones."""
+    beside = file.parent / name
+    ours = built_in / name if built_in is not None and Path(name).name == name else None
+    return ours if ours is not None and ours.is_file() and not beside.exists() else beside
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -152,6 +170,8 @@ def _plain(value: Any) -> Any:
 def _merge(draft: _Draft, table: Mapping[str, Any], origin: str, path: tuple[str, ...] = ()) -> None:
     """Lay ``table`` over the draft: tables are merged key by key, everything else replaces."""
     node = _node(draft.table, path)
+    if _means_another(draft, node, table, path):
+        del node["options"]
     for key, value in table.items():
         here = (*path, key)
         draft.origins[here] = origin
@@ -160,6 +180,17 @@ def _merge(draft: _Draft, table: Mapping[str, Any], origin: str, path: tuple[str
             _merge(draft, value, origin, here)
         else:
             node[key] = value
+
+
+def _means_another(draft: _Draft, node: Mapping[str, Any], table: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    """Whether the table names another source or component than the layers below, whose options are not for it.
+
+    Options typed on the command line are meant for what is named there too, in either order.
+    """
+    if not path or "options" not in node or any(typed[: len(path) + 1] == (*path, "options") for typed in draft.raw):
+        return False
+    default = {"name": Workflow().name} if path == ("workflow",) else {}
+    return any(key in table and table[key] != node.get(key, default.get(key)) for key in ("source", "name"))
 
 
 def _node(table: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def run_mirror(
     that is away is waited for.
     """
     section = config.regions.get(region)
-    if section is None:
+    if section is None or section.store is None:
         raise ConfigError(
             f"the region {region!r} has no store",
             where=f"regions.{region}.store",

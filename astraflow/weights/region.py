@@ -20,7 +20,7 @@ from storage.store import Created, ObjectInfo, ObjectStore
 def weights_store(store: ObjectStore, config: RunConfig, pool: Pool) -> ObjectStore:
     """The store in which ``pool`` reads a policy's weights: its region's if that has one, else the run's."""
     region = config.regions.get(pool.region)
-    if region is None:
+    if region is None or region.store is None:
         return store
     return RegionStore(store, open_store(region.store), timeout_s=region.mirror_timeout_s)
 

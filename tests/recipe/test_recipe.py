@@ -119,6 +119,66 @@ def test_not_text(folder: Path) -> None:
     assert "cannot be read" in failing(path).what
 
 
+def test_an_extends_may_name_a_built_in_recipe(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    ours = tmp_path_factory.mktemp("built-in")
+    write(ours, BASE.replace('"base"', '"ours"'), "ours.toml")
+    write(ours, BASE.replace('"base"', '"hidden"'), "base.toml")
+    path = write(folder, 'extends = "ours.toml"\ntrainer.steps = 7\n')
+    config = load_recipe(path, built_in=ours)
+    assert (config.name, config.trainer.steps) == ("ours", 7)
+    beside = write(folder, 'extends = "base.toml"\n', "beside.toml")
+    assert load_recipe(beside, built_in=ours).name == "base", "a file beside the recipe comes first"
+    assert failing(path).kind == "no_file"
+    with pytest.raises(ConfigError, match="no such recipe"):
+        load_recipe(write(folder, 'extends = "../ours.toml"\n', "far.toml"), built_in=ours)
+
+
+OPTIONS = """
+extends = "base.toml"
+[problems.reward]
+name = "shuffled"
+options = { rate = 0.5 }
+[dataflow]
+curator = { name = "curriculum", options = { easy = 0.9 } }
+[workflow]
+options = { prompt = "x" }
+"""
+
+
+def test_options_go_with_what_they_are_for(folder: Path) -> None:
+    write(folder, OPTIONS, "options.toml")
+    kept = load_recipe(write(folder, 'extends = "options.toml"\nname = "other"\nproblems.source = "addition"\n'))
+    assert (kept.problems.options, kept.problems.reward.options) == ({"digits": 1}, {"rate": 0.5})
+    assert (kept.dataflow.curator.options, kept.workflow.options) == ({"easy": 0.9}, {"prompt": "x"})
+    other = """
+extends = "options.toml"
+problems = { source = "mine.jsonl", reward = { name = "exact" } }
+dataflow.curator = { name = "greso", options = { window = 3 } }
+workflow.name = "solve_and_verify"
+"""
+    changed = load_recipe(write(folder, other))
+    assert (changed.problems.options, changed.problems.reward.options) == ({}, {})
+    assert (changed.dataflow.curator.options, changed.workflow.options) == ({"window": 3}, {})
+    same = load_recipe(write(folder, 'extends = "options.toml"\nworkflow.name = "solve"\n'))
+    assert same.workflow.options == {"prompt": "x"}, "the name that it has by default is no other"
+
+
+def test_options_of_the_command_line_stay_in_either_order(folder: Path) -> None:
+    for overrides in (
+        ["dataflow.curator.options.window=3", "dataflow.curator.name=greso"],
+        ["dataflow.curator.name=greso", "dataflow.curator.options.window=3"],
+    ):
+        assert load_recipe(folder / "base.toml", overrides).dataflow.curator.options == {"window": 3}
+    assert load_recipe(folder / "base.toml", ["problems.source=mine.jsonl"]).problems.options == {}
+
+
+def test_stores_of_regions_mean_the_same_everywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    path = write(folder / "sub", BASE + '[regions.a]\nstore = "bucket"\n[regions.b]\nstore = "s3://b/x"\n[regions.c]\n')
+    stores = {name: region.store for name, region in load_recipe(path).regions.items()}
+    assert stores == {"a": (folder / "bucket").as_uri(), "b": "s3://b/x", "c": None}
+
+
 def test_circle(folder: Path) -> None:
     write(folder, 'extends = "b.toml"\n', "a.toml")
     error = failing(write(folder, 'extends = "a.toml"\n', "b.toml"))

@@ -15,6 +15,8 @@ from storage.keys import NAME
 
 Name = Annotated[str, Field(pattern=NAME.pattern)]
 Positive = Annotated[int, Field(ge=1)]
+REMOTE = "remote"
+"""The model of a policy that is only an address: a judge behind an OpenAI-compatible API."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -50,6 +52,10 @@ class Sampling(Section):
     temperature: float = Field(default=1.0, gt=0, description="Softmax temperature; training is exact at 1.0.")
     max_tokens: Positive = Field(default=256, description="Most tokens of one answer.")
     stop_tokens: list[str] = Field(default=[], description="Tokens that end an answer, beside the model's own eos.")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus: the likeliest tokens of this mass; 1: all.")
+    top_k: int = Field(default=0, ge=0, description="Only the k likeliest tokens; 0: all.")
+    min_p: float = Field(default=0.0, ge=0, lt=1, description="Only tokens of this share of the likeliest one; 0: all.")
+    stop: list[str] = Field(default=[], description="Texts that end an answer; they are kept in it.")
 
 
 class Warmup(Section):
@@ -65,10 +71,14 @@ class Policy(Section):
     """One model that is trained (or served frozen) under a name."""
 
     model: str = Field(
-        description="A Hugging Face causal-LM folder, or 'tiny-qwen3': a small random one, character tokenizer."
+        description="A Hugging Face causal-LM folder; 'tiny-qwen3': a small random one, character tokenizer; "
+        "'remote': a frozen judge behind an API (pools.….servers)."
     )
     frozen: bool = Field(default=False, description="Serve only: no trainer, version 0 for ever.")
     sampling: Sampling = Field(default=Sampling(), description="How it samples.")
+    tools: str = Field(
+        default="hermes", description="How it writes tool calls: 'hermes', 'llama', 'none', import path."
+    )
     warmup: Warmup | None = Field(default=None, description="Supervised start before RL; none by default.")
     trainer: dict[str, Any] = Field(default={}, description="Fields of [trainer] that differ for this policy.")
 
@@ -81,6 +91,7 @@ class Workflow(Component):
         default={}, description="Role -> policy. A role that is not listed maps to the policy of its name."
     )
     episode_timeout_s: float = Field(default=600, gt=0, description="Deadline of one episode.")
+    turn_timeout_s: float | None = Field(default=None, gt=0, description="Deadline of one answer; none by default.")
 
 
 class Dataflow(Section):
@@ -114,23 +125,73 @@ class Dataflow(Section):
     snapshot_every: Positive = Field(default=500, description="Decision records between two snapshots.")
 
 
+class ReferenceKl(Section):
+    """A pull towards the policy as it was at the run's start (its version 0)."""
+
+    weight: float = Field(gt=0, description="What the estimate is multiplied by: 0.001 to 0.1.")
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k3", description="Of KL(policy ‖ reference) from sampled tokens: k1 d, k2 d²/2, k3 exp(-d) - 1 + d."
+    )
+
+
+class Overlong(Section):
+    """DAPO's soft penalty on long answers, taken off the reward before the advantage."""
+
+    max_tokens: Positive = Field(description="From this many sampled tokens on, the whole penalty.")
+    buffer_tokens: Positive = Field(description="Over so many tokens before that it grows from 0.")
+    penalty: float = Field(default=1.0, gt=0, description="The whole penalty.")
+
+
+class Lora(Section):
+    """Train low-rank adapters instead of the weights; what is published is the model with them merged in."""
+
+    rank: Positive = Field(default=16, description="Rank of the adapters.")
+    alpha: float = Field(default=32.0, gt=0, description="They are scaled by alpha / rank.")
+    targets: list[str] = Field(default=[], description="Names of the modules; empty: every linear layer but the head.")
+
+
 class Trainer(Section):
     """How a policy trains. A policy may override fields in [policies.NAME.trainer]."""
 
-    kind: str = Field(default="rl", description="'rl', or an import path.")
+    kind: str = Field(default="rl", description="'rl', 'sft', 'distill', or an import path.")
     steps: Positive = Field(default=400, description="Optimizer steps of the run.")
     batch_size: Positive = Field(default=32, description="Parts (groups) a step.")
     lr: float = Field(default=1e-6, gt=0, description="Peak learning rate of AdamW.")
     lr_warmup_steps: int = Field(default=0, ge=0, description="Linear warm-up of the learning rate.")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="After the warm-up: constant, or down to lr_min_share at the last step."
+    )
+    lr_min_share: Fraction = Field(default=0.0, description="Share of lr at the last step of a falling schedule.")
     betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas.")
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW weight decay.")
     grad_clip: float = Field(default=1.0, gt=0, description="Largest gradient norm.")
     loss: Component = Field(
-        default=Component(name="grpo"), description="grpo, gspo, cispo, or own code 'module:attribute'."
+        default=Component(name="grpo"),
+        description="grpo, gspo, cispo, decoupled, tis, icepop, m2po, or own code 'module:attribute'.",
     )
+    kl: ReferenceKl | None = Field(default=None, description="Pull towards version 0; none by default.")
     advantage: Literal["mean_std", "mean"] = Field(default="mean_std", description="Group baseline, and scale.")
+    advantage_within: Literal["part", "role", "slot"] = Field(
+        default="part", description="Whose rewards make a baseline: all of the part, those of a role, of a role's slot."
+    )
+    normalise_batch: bool = Field(default=False, description="Divide all advantages by their spread in the batch.")
+    overlong: Overlong | None = Field(default=None, description="Penalty on long answers; none by default.")
+    teacher: str = Field(default="", description="kind = 'distill': the teacher's Hugging Face causal-LM folder.")
     aggregate: Literal["token", "sequence", "constant"] = Field(default="token", description="Mean of the loss.")
-    micro_batch_tokens: Positive = Field(default=16384, description="Padded tokens of one forward pass.")
+    minibatches: Positive = Field(default=1, description="Optimizer updates that a batch is divided into.")
+    micro_batch_tokens: Positive = Field(default=16384, description="Tokens of one forward pass, padding counted.")
+    packing: Literal["padded", "packed"] = Field(
+        default="padded", description="'packed': sequences behind each other in one row, no padding is computed."
+    )
+    compute: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Arithmetic of forward and backward; master weights are always float32."
+    )
+    gradient_checkpointing: bool = Field(default=False, description="Compute layers twice to hold less memory.")
+    lora: Lora | None = Field(default=None, description="Train low-rank adapters only; none by default.")
+    ranks: Positive = Field(default=1, description="Processes that share the model (FSDP2), started by torchrun.")
+    non_finite: Literal["skip", "stop"] = Field(
+        default="skip", description="A loss or gradient that is not finite: leave the step out, or end the trainer."
+    )
     checkpoint_every: Positive = Field(default=50, description="Steps between two checkpoints.")
     keep_checkpoints: Positive = Field(default=2, description="Complete checkpoints that are kept.")
     anchor_every: Positive = Field(default=64, description="Versions between two full snapshots of the weights.")
@@ -138,12 +199,30 @@ class Trainer(Section):
     batch_timeout_s: float = Field(default=3600, gt=0, description="Longest wait for a batch before the trainer fails.")
 
 
+class Evaluation(Section):
+    """Problems that are played beside training and never trained on, with the newest weights."""
+
+    problems: Problems = Field(description="The data set and how an answer of it is scored.")
+    repeats: Positive = Field(default=1, description="Plays of each problem: the k of avg@k and pass@k.")
+    every: int = Field(default=0, ge=0, description="Versions between two rounds; 0: only at the start and the end.")
+    at_start: bool = Field(default=True, description="A round with version 0.")
+    at_end: bool = Field(default=True, description="A round with the last version, before the run ends.")
+    role: str = Field(default="", description="Its last answer is what is scored; empty: the workflow's first role.")
+    temperature: float | None = Field(
+        default=None, ge=0, description="Sampling temperature; 0 is greedy; none: each policy's own."
+    )
+    pass_score: float = Field(default=1.0, description="An answer with at least this score passes (pass@k).")
+    timeout_s: float = Field(default=600, gt=0, description="A round that takes longer is reported as far as it came.")
+    data_hash: str = Field(default="", description="Set when the run is created: the frozen problems.")
+    problem_count: int = Field(default=0, ge=0, description="Set when the run is created.")
+
+
 class Weights(Section):
     """How published weights are written."""
 
     coding: Literal["default", "classes"] = Field(
         default="default",
-        description="'classes': a third fewer bytes for slow links; more work, not merged, leads only forward.",
+        description="'classes': a third fewer bytes for slow links; more work, and single deltas lead only forward.",
     )
     merge_every: list[Positive] = Field(
         default=[8, 64], description="Lengths of merged deltas, for readers that are many versions behind; [] for none."
@@ -168,10 +247,51 @@ class Region(Section):
     )
 
 
+class Serving(Section):
+    """A pool's HTTP server, for agent harnesses outside of it."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all of the machine's.")
+    port: int = Field(default=0, ge=0, le=65535, description="Port to listen on; 0: any.")
+    public_host: str = Field(default="", description="The name by which harnesses elsewhere reach it.")
+    key_env: str = Field(
+        default="ASTRAFLOW_SERVE_KEY",
+        description="Environment variable with the pool's key: takes episodes, and asks the engines beside training.",
+    )
+    max_requests: Positive = Field(default=512, description="Requests served at once; more are told to come again.")
+    at_start: bool = Field(default=False, description="Listen from the beginning, not when first needed.")
+
+
+class Server(Section):
+    """An inference server that plays a policy: one that runs at ``url``, or one that the pool starts and ends."""
+
+    url: str = Field(default="", description="Where it runs: 'http://host:8000'. Such a server plays frozen policies.")
+    command: list[str] = Field(
+        default=[], description="Starts it; {python}, {model} (the folder), {name} and {port} are put in."
+    )
+    dialect: Literal["vllm", "generate", "sglang", "chat"] = Field(
+        default="vllm",
+        description="'vllm': /v1/completions with token ids; 'generate': /inference/v1/generate, also of other pools; "
+        "'sglang': its native route; 'chat': any OpenAI-compatible server, text only, for remote judges.",
+    )
+    model: str = Field(default="", description="The name that it knows the model by; by default the policy's.")
+    key_env: str = Field(default="", description="Environment variable that holds its bearer token.")
+    timeout_s: float = Field(default=600, gt=0, description="Longest wait for an answer, repetitions included.")
+    start_timeout_s: float = Field(default=600, gt=0, description="Longest wait until it is ready.")
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if bool(self.url) == bool(self.command):
+            raise ValueError("a server has either a url or a command")
+        return self
+
+
 class Pool(Section):
     """One RaaS pool: engines of some policies in one region."""
 
-    engine: str = Field(default="transformers", description="'transformers'.")
+    engine: str = Field(default="transformers", description="'transformers' or 'vllm'.")
+    options: dict[str, Any] = Field(
+        default={}, description="Settings of the engine; for vllm its engine arguments: tensor_parallel_size, …"
+    )
     region: Name = Field(default="local", description="Where it runs.")
     policies: list[str] = Field(default=[], description="Policies it serves; empty: all.")
     capacity: Positive = Field(default=64, description="Groups in flight.")
@@ -179,11 +299,18 @@ class Pool(Section):
     update: Literal["continue", "finish", "abort"] = Field(
         default="continue", description="What running generations do when weights change."
     )
+    kv: Literal["keep", "recompute"] = Field(
+        default="keep", description="KV cache of generations that go on: as the old weights made it, or made again."
+    )
     threads: Positive = Field(default=1, description="Torch CPU threads.")
     copy_folder: str | None = Field(
         default=None, description="Keeps the weights over a restart of the pool; best on tmpfs: /dev/shm/astraflow."
     )
     flush_s: float | None = Field(default=None, ge=0, description="Group commit: 0 locally, 5 on S3 by default.")
+    serve: Serving = Field(default=Serving(), description="Its HTTP server, for agent harnesses.")
+    servers: dict[Name, Server] = Field(
+        default={}, description="Policy -> inference server that plays it, in place of the engine."
+    )
 
 
 class RunConfig(Section):
@@ -197,6 +324,7 @@ class RunConfig(Section):
     problems: Problems = Field(description="The data set.")
     dataflow: Dataflow = Field(default=Dataflow(), description="Leases, staleness, batches.")
     trainer: Trainer = Field(default=Trainer(), description="Defaults of all policies' trainers.")
+    evaluations: dict[Name, Evaluation] = Field(default={}, description="What is evaluated beside training, by name.")
     weights: Weights = Field(default=Weights(), description="How published weights are written.")
     regions: dict[Name, Region] = Field(default={}, description="Regions with a store of their own, by name.")
     pools: dict[Name, Pool] = Field(default={"local": Pool()}, min_length=1, description="Rollout pools.")
@@ -225,6 +353,27 @@ class RunConfig(Section):
             raise ValueError("dataflow.prefetch must not be above dataflow.max_staleness")
         if all(policy.frozen for policy in self.policies.values()):
             raise ValueError("every policy is frozen: nothing would be trained")
+        return self
+
+    @model_validator(mode="after")
+    def _servers_fit(self) -> Self:
+        remote = {name for name, policy in self.policies.items() if policy.model == REMOTE}
+        for policy in sorted(remote):
+            if not self.policies[policy].frozen:
+                raise ValueError(f"policies.{policy}: a remote model cannot be trained: set frozen = true")
+        for name, pool in self.pools.items():
+            served = set(self.policies_of(name))
+            if len(set(pool.policies)) != len(pool.policies):
+                raise ValueError(f"pools.{name}.policies names a policy twice")
+            if strange := sorted(pool.servers.keys() - served):
+                raise ValueError(f"pools.{name}.servers.{strange[0]}: the pool does not serve that policy")
+            if missing := sorted((served & remote) - pool.servers.keys()):
+                raise ValueError(f"pools.{name}.servers.{missing[0]} must say where the remote model is")
+            for policy, server in pool.servers.items():
+                if (server.dialect == "chat") != (policy in remote):
+                    raise ValueError(
+                        f"pools.{name}.servers.{policy}: 'chat' is the dialect of remote models, and only it"
+                    )
         return self
 
     def trainer_of(self, policy: str) -> Trainer:

@@ -23,6 +23,16 @@ _TURN = pa.struct(
     ]
 )
 
+_SAMPLER = pa.struct(
+    [
+        ("top_p", pa.float32()),
+        ("top_k", pa.int32()),
+        ("min_p", pa.float32()),
+        ("stop", pa.list_(pa.string())),
+        ("seeds", pa.list_(pa.uint64())),  # one a sampled turn
+    ]
+)
+
 _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("trajectory_id", pa.string()),
     ("group_id", pa.int64()),
@@ -47,6 +57,7 @@ _COLUMNS: list[tuple[str, pa.DataType]] = [
     ("reward", pa.float32()),
     ("reward_parts", pa.map_(pa.string(), pa.float32())),
     ("temperature", pa.float32()),
+    ("sampler", _SAMPLER),  # null in objects of before it was recorded
     ("queue_s", pa.float32()),
     ("prefill_s", pa.float32()),
     ("decode_s", pa.float32()),
@@ -73,6 +84,17 @@ class Turn:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """From which distribution an answer is drawn, and which texts end it. ``temperature`` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0  # 1: all tokens, as 0 for the next two
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Trajectory:
     """One sequence of one policy. All response lists have one entry a response token, [T].
@@ -93,6 +115,8 @@ class Trajectory:
     reward_parts: dict[str, float] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     temperature: float = 1.0
+    sampler: Sampler = Sampler()
+    seeds: list[int] = field(default_factory=list)
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0

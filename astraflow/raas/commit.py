@@ -97,7 +97,7 @@ class Committer:
     async def _flush(self, groups: list[PlayedGroup]) -> None:
         bundles = bundle(groups)
         commit_point("pool.before_upload")
-        objects = [await self._contact.ask(self._upload, item) for item in bundles]
+        objects = await asyncio.gather(*(self._contact.ask(self._upload, item) for item in bundles))
         commit_point("pool.after_upload")
         await self._announcements(objects)
         self._writer.put(

@@ -10,7 +10,7 @@ Invariant: row i of ``rows``, of the cache, of the mask and of the per-row tenso
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,11 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from astraflow.raas.engine import GenerationRequest
-from astraflow.raas.sampling import sample, uniforms
+from astraflow.raas.sampling import Support, sample, uniforms
 
 _DEAD_SHARE = 0.25
+_TOKENS_A_CHARACTER = 4  # at most, in UTF-8 bytes
+Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +35,7 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     finish_reason: str = ""
+    decode: Decode | None = None  # only where the request has stop texts
 
     @property
     def done(self) -> bool:
@@ -43,10 +46,18 @@ class Row:
         self.token_ids.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
-        if token in self.request.stop_token_ids:
+        if token in self.request.stop_token_ids or self._ends_a_stop_text():
             self.finish_reason = "stop"
         elif len(self.token_ids) >= self.request.max_tokens:
             self.finish_reason = "length"
+
+    def _ends_a_stop_text(self) -> bool:
+        """Whether the newest token completed a stop text: an earlier one would have ended the row before."""
+        if not self.request.stop or self.decode is None:
+            return False
+        window = _TOKENS_A_CHARACTER * (max(map(len, self.request.stop)) + 1)
+        tail = self.decode(self.token_ids[-window:])
+        return any(text in tail for text in self.request.stop)
 
 
 class Decoder:
@@ -61,6 +72,7 @@ class Decoder:
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
         self._device = next(model.parameters()).device
         self._batch = _Batch.empty(self._device)
+        self._support: Support | None = None  # of the rows
 
     @property
     def live(self) -> int:
@@ -78,9 +90,10 @@ class Decoder:
         logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp_(min=0), cache)  # [U, V]
         pick = torch.tensor(index, device=self._device)
         joined = _Batch.of(rows, cache, mask).select(pick, [row.request for row in rows])
-        joined.last = self._draw(rows, logits[pick], joined, version)
+        joined.last = self._draw(rows, logits[pick], joined, version, self._support_of(rows))
         self._batch = self._batch.join(joined) if self.rows else joined
         self.rows.extend(rows)
+        self._support = self._support_of(self.rows)
 
     def step(self, version: int) -> None:
         """Sample one more token for every row that is not done."""
@@ -88,7 +101,7 @@ class Decoder:
         batch.mask = torch.cat([batch.mask, batch.mask.new_ones(len(self.rows), 1)], dim=1)
         positions = batch.mask.sum(-1, keepdim=True) - 1
         logits = self._forward(batch.last[:, None], batch.mask, positions, batch.cache)
-        batch.last = self._draw(self.rows, logits, batch, version)
+        batch.last = self._draw(self.rows, logits, batch, version, self._support)
 
     def drop_done(self, *, force: bool = False) -> list[Row]:
         """Cut done rows out if they are many (or ``force``) and return those that were cut."""
@@ -98,6 +111,7 @@ class Decoder:
             return []
         gone = [row for row in self.rows if row.done]
         self.rows = [self.rows[i] for i in keep]
+        self._support = self._support_of(self.rows)
         if keep:
             index = torch.tensor(keep, device=self._device)
             self._batch = self._batch.select(index, [row.request for row in self.rows]).trimmed()
@@ -120,11 +134,16 @@ class Decoder:
         logits: torch.Tensor = output.logits[:, -1]
         return logits
 
-    def _draw(self, rows: Sequence[Row], logits: torch.Tensor, batch: _Batch, version: int) -> torch.Tensor:
+    def _support_of(self, rows: Sequence[Row]) -> Support | None:
+        return Support.of([row.request for row in rows], self._device)
+
+    def _draw(
+        self, rows: Sequence[Row], logits: torch.Tensor, batch: _Batch, version: int, support: Support | None
+    ) -> torch.Tensor:
         """Sample a token a row, record it in the rows that are not done, and return all of them, [B]."""
         positions = np.fromiter((len(row.token_ids) for row in rows), dtype=np.uint64, count=len(rows))
         uniform = torch.from_numpy(uniforms(batch.seeds, positions)).to(self._device)
-        ids, logprobs = sample(logits, batch.temperatures, uniform)
+        ids, logprobs = sample(logits, batch.temperatures, uniform, support)
         for row, token, logprob in zip(rows, ids.tolist(), logprobs.tolist(), strict=True):
             if not row.done:
                 row.add(token, logprob, version)

@@ -6,11 +6,17 @@ engine serves one policy; its pool decides when new weights are loaded, the engi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from astraflow.weights.update import WeightUpdate
+
+
+Progress = Callable[[Sequence[int]], None]
+"""Told on the event loop which tokens came since it was last told, for whoever streams. An engine may tell it late,
+or not at all; it never tells a token that the ``Generation`` does not keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class GenerationRequest:
     top_k: int = 0  # 0: all tokens
     min_p: float = 0.0  # 0: all tokens
     stop: tuple[str, ...] = ()  # texts that end an answer; the tokens that complete one are kept
+    progress: Progress | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from astraflow.rewards import ScoredProblem
 from storage.errors import EpisodeError
 
 HOPELESS = 20
-"""So many groups in a row that the workflow's own code broke, and none played: its author must look."""
+"""So many groups in a row that the user's own code broke, and none played: its author must look."""
+_OWN_CODE = ("workflow", "reward", "empty")
 
 
 class Player:
@@ -104,7 +105,7 @@ class Player:
         """Hand the group back with the reason."""
         self.failed[error.kind] += 1
         self._writer.put(Failed(group=lease.group, attempt=lease.attempt, kind=error.kind, message=str(error)[:500]))
-        if error.kind == "workflow":
+        if error.kind in _OWN_CODE:
             self._broken_in_a_row += 1
             if self._broken_in_a_row >= HOPELESS and not self._committer.groups:
                 self._die(error)

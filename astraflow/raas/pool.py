@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -24,6 +25,7 @@ from astraflow.problems import Problem, data_hash, problems_from_table
 from astraflow.raas.commit import Committer
 from astraflow.raas.contact import Contact
 from astraflow.raas.facts import FactWriter
+from astraflow.raas.gateway import Gateway
 from astraflow.raas.group import Playing
 from astraflow.raas.leases import Leases
 from astraflow.raas.player import Player
@@ -32,12 +34,17 @@ from astraflow.raas.serving import EngineFactory, Served, make_engine, serve
 from astraflow.records import Applied, Draining, Left, PoolJoined, Status
 from astraflow.rewards import ScoredProblem, load_reward
 from astraflow.workflows import load_workflow
+from storage import is_near
 from storage.errors import DataError, Fenced
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 from storage.tables import read_table
 
-_DRAIN_SHARE = 0.8  # of drain_s for playing on; the rest is for the last commit
+log = logging.getLogger("astraflow.raas")
+
+_DRAIN_SHARE = 0.8  # of drain_s for playing on; the rest, or _LAST_COMMIT_S, is for the last commit
+_LAST_COMMIT_S = 4.0
+_LONGEST_DRAIN_S = 18.0  # when stopped from outside: the process is killed some 22 s after the word
 _FIGURES_EVERY_S = 1.0
 
 
@@ -99,8 +106,9 @@ class PoolLife:
         self._pace = Pace(store.url)
         self._leases = Leases(participant)
         self._served: dict[str, Served] = {}
+        self._gateway: Gateway | None = None
         self._writer = FactWriter(Outbox(store, self._keys, participant), self._contact)
-        local = store.url.startswith(("file:", "memory:"))
+        local = is_near(store.url)
         flush_s = self._section.flush_s
         self._committer = Committer(
             store,
@@ -137,6 +145,8 @@ class PoolLife:
             raise
         finally:
             await _cancel([*self._player.tasks.values(), *others])
+            if self._gateway is not None:
+                await self._gateway.close()
             for served in self._served.values():
                 await served.engine.close()
             self._contact.close()
@@ -171,6 +181,9 @@ class PoolLife:
                 contact=self._contact,
                 engines=self._engines,
             )
+        self._gateway = Gateway(self._section.serve, {p: served.voice for p, served in self._served.items()})
+        if self._section.serve.at_start:
+            log.info("%s serves at %s", self._participant, await self._gateway.start())
         voices = {role: config.policy_of(role) for role in workflow.roles}
         playing = Playing(
             workflow=workflow,
@@ -178,6 +191,7 @@ class PoolLife:
             group_size=config.dataflow.group_size,
             episode_timeout_s=config.workflow.episode_timeout_s,
             seed=config.seed,
+            host=self._gateway.doors,
         )
         self._player.prepare(playing, problems)
         gc.collect()
@@ -252,6 +266,8 @@ class PoolLife:
         """Finish or hand back, then leave; on ``Stopped`` there is nobody left to hand anything to."""
         reason = self._leases.stopped or self._leases.drain or "stopped from outside"
         drain_s = self._config.dataflow.drain_s
+        if self._leases.stopped is None and self._leases.drain is None:
+            drain_s = min(drain_s, _LONGEST_DRAIN_S)
         self._beat.set(state="draining", waiting=f"{len(self._player.tasks)} groups, at most {drain_s:g} s")
         if self._leases.stopped is None:
             self._writer.put(Draining(reason=reason))
@@ -260,7 +276,7 @@ class PoolLife:
                 await asyncio.wait(list(self._player.tasks.values()), timeout=drain_s * _DRAIN_SHARE)
             self._player.hand_back(playing=True)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._leave(reason), timeout=drain_s)
+            await asyncio.wait_for(self._leave(reason), timeout=max(_LAST_COMMIT_S, (1 - _DRAIN_SHARE) * drain_s))
 
     async def _leave(self, reason: str) -> None:
         await self._committer.all_committed()
@@ -279,6 +295,8 @@ class PoolLife:
                 "trajectories": self._committer.trajectories,
                 "tokens_per_s": (sampled - tokens) / (now - before),
                 "store_faults": self._contact.faults,
+                "requests_served": self._gateway.served if self._gateway else 0,
+                "requests_turned_away": self._gateway.turned_away if self._gateway else 0,
                 "refused_updates": sum(served.refused for served in self._served.values()),
                 **{f"version_{policy}": served.version for policy, served in self._served.items()},
                 **{f"failed_{kind}": count for kind, count in self._player.failed.items()},

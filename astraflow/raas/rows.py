@@ -92,6 +92,7 @@ def to_table(rows: Sequence[Row], origin: Origin) -> pa.Table:
         "reward": [t.reward for t in played],
         "reward_parts": [list(t.reward_parts.items()) for t in played],
         "temperature": [t.temperature for t in played],
+        "sampler": [(t.sampler.top_p, t.sampler.top_k, t.sampler.min_p, t.sampler.stop, t.seeds) for t in played],
         "queue_s": [t.queue_s for t in played],
         "prefill_s": [t.prefill_s for t in played],
         "decode_s": [t.decode_s for t in played],

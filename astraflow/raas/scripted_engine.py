@@ -13,21 +13,23 @@ if TYPE_CHECKING:
     from astraflow.weights.update import WeightUpdate
 
 Script = Callable[[GenerationRequest], Sequence[int]]
+Decode = Callable[[Sequence[int]], str]
 
 
 class ScriptedEngine:
     """Implements ``Engine``: ``script`` gives the token ids, every log-prob is -1.
 
-    ``requests`` keeps what was asked; ``delay_s`` is how long an answer takes. An exception of the script is
-    the generation's.
+    ``requests`` keeps what was asked; ``delay_s`` is how long an answer takes; with ``decode`` stop texts are known.
+    An exception of the script is the generation's.
     """
 
-    def __init__(self, script: Script, *, delay_s: float = 0.0) -> None:
+    def __init__(self, script: Script, *, delay_s: float = 0.0, decode: Decode | None = None) -> None:
         self.version = -1
         self.requests: list[GenerationRequest] = []
         self.loaded: list[int] = []
         self._script = script
         self._delay_s = delay_s
+        self._decode = decode
         self._closed = False
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -36,7 +38,12 @@ class ScriptedEngine:
         self.requests.append(request)
         await asyncio.sleep(self._delay_s)
         ids = list(self._script(request))[: request.max_tokens]
-        reason = "stop" if ids[-1] in request.stop_token_ids else "length"
+        ends = ids[-1] in request.stop_token_ids
+        if request.stop and self._decode is not None:
+            ends = ends or any(text in self._decode(ids) for text in request.stop)
+        if request.progress is not None:
+            request.progress(ids)
+        reason = "stop" if ends else "length"
         return Generation(ids, [-1.0] * len(ids), [self.version] * len(ids), reason)
 
     async def load(self, update: WeightUpdate) -> None:

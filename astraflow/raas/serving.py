@@ -7,6 +7,7 @@ Invariant: ``applied`` is what ``announce`` was told last, and the engine sample
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -20,13 +21,17 @@ from astraflow.models import download_model_files, empty_causal_lm, load_tokeniz
 from astraflow.pace import Pace
 from astraflow.raas.contact import Contact
 from astraflow.raas.engine import Engine
+from astraflow.raas.http_engine import HttpEngine, make_http_engine
+from astraflow.raas.remote import NO_WEIGHTS, RemoteVoice, TextOnly
 from astraflow.raas.transformers_engine import TransformersEngine
+from astraflow.raas.vllm_engine import VllmEngine
 from astraflow.records import Applied
 from astraflow.weights.kept_copy import KeptCopy
 from astraflow.weights.region import weights_store
 from astraflow.weights.subscriber import Subscriber
 from astraflow.workflows.render import Renderer, stop_ids
-from astraflow.workflows.runtime import Voice
+from astraflow.workflows.role import Voice
+from astraflow.workflows.tools import load_parser
 from storage.commit_points import commit_point
 from storage.errors import ConfigError, DataError, DeadlineError, NotFound
 from storage.keys import RunKeys
@@ -44,15 +49,33 @@ EngineFactory = Callable[[Path, cfg.Pool], Awaitable[Engine]]
 
 async def make_engine(folder: Path, pool: cfg.Pool) -> Engine:
     """The engine that the pool's config names."""
+    if pool.engine == "vllm":
+        return await VllmEngine.start(folder, pool)
     if pool.engine != "transformers":
         raise ConfigError(
-            f"there is no engine {pool.engine!r}", where="pools.….engine", remedy="Use 'transformers'", kind="unknown"
+            f"there is no engine {pool.engine!r}",
+            where="pools.….engine",
+            remedy="Use 'transformers' or 'vllm'",
+            kind="unknown",
+        )
+    if pool.kv != "keep":
+        raise ConfigError(
+            "the engine 'transformers' keeps the KV cache of running generations",
+            where="pools.….kv",
+            remedy="Use kv = 'keep', or the engine 'vllm'",
+            kind="unsupported",
         )
     torch.set_num_threads(pool.threads)
+    tokenizer = await asyncio.to_thread(load_tokenizer, folder)
     model = await asyncio.to_thread(empty_causal_lm, folder, torch.float32)
     context = getattr(model.config, "max_position_embeddings", None)
     return TransformersEngine(
-        model, max_batch=pool.max_batch, update=pool.update, max_context=context, threads=pool.threads
+        model,
+        max_batch=pool.max_batch,
+        update=pool.update,
+        max_context=context,
+        threads=pool.threads,
+        decode=functools.partial(Renderer(tokenizer).decode, special=True),
     )
 
 
@@ -125,8 +148,12 @@ async def serve(
 
     Raises ``DeadlineError`` if no version comes within the trainer's ``batch_timeout_s``.
     """
-    keep = KeptCopy(Path(pool.copy_folder) / keys.run / policy) if pool.copy_folder else None
-    subscriber = Subscriber(weights_store(store, config, pool), keys, policy, root=store, keep=keep)
+    section = config.policies[policy]
+    if section.model == cfg.REMOTE:
+        nothing, pace = Subscriber(store, keys, policy), Pace(store.url)
+        return await _serve_remote(nothing, config, pool, policy, folder=folder, contact=contact, pace=pace)
+    # A copy that was kept is hashed here, which takes seconds for gigabytes.
+    subscriber = await asyncio.to_thread(_subscriber, store, keys, config, pool, policy)
     pace = Pace(store.url)
     timeout_s = config.trainer_of(policy).batch_timeout_s
     try:
@@ -141,9 +168,11 @@ async def serve(
             kind="timeout",
         ) from error
     await contact.ask(download_model_files, store, keys, policy, folder)
-    section = config.policies[policy]
     tokenizer = await asyncio.to_thread(load_tokenizer, folder)
-    engine = await engines(folder, pool)
+    if policy in pool.servers:
+        engine: Engine = make_http_engine(policy, folder, pool, frozen=section.frozen)
+    else:
+        engine = await engines(folder, pool)
     voice = Voice(
         policy=policy,
         engine=engine,
@@ -151,11 +180,54 @@ async def serve(
         sampling=section.sampling,
         stop_ids=stop_ids(tokenizer, section.sampling.stop_tokens, _eos_of_model(folder)),
         frozen=section.frozen,
+        parse_tools=load_parser(section.tools, where=f"policies.{policy}.tools"),
+        turn_timeout_s=config.workflow.turn_timeout_s,
     )
     served = Served(policy, engine, voice, subscriber, contact, Pace(store.url))
-    while not await served.advance(newest):
-        newest = await contact.ask(subscriber.newest)
+    try:
+        while not await served.advance(newest):
+            newest = await contact.ask(subscriber.newest)
+    except BaseException:
+        await engine.close()  # nobody else knows it yet, and it may have a server of its own
+        raise
     return served
+
+
+async def _serve_remote(
+    subscriber: Subscriber,
+    config: cfg.RunConfig,
+    pool: cfg.Pool,
+    policy: str,
+    *,
+    folder: Path,
+    contact: Contact,
+    pace: Pace,
+) -> Served:
+    """A judge that has no weights here: it is announced as its version 0 when its server answers."""
+    section = config.policies[policy]
+    engine = HttpEngine(policy, pool.servers[policy], folder)
+    voice = RemoteVoice(
+        policy=policy,
+        engine=engine,
+        renderer=TextOnly(),
+        sampling=section.sampling,
+        stop_ids=frozenset(),
+        frozen=True,
+        turn_timeout_s=config.workflow.turn_timeout_s,
+    )
+    served = Served(policy, engine, voice, subscriber, contact, pace)
+    try:
+        await engine.find()
+    except BaseException:
+        await engine.close()
+        raise
+    served.applied = Applied(policy=policy, version=0, step=0, digest=NO_WEIGHTS)
+    return served
+
+
+def _subscriber(store: ObjectStore, keys: RunKeys, config: cfg.RunConfig, pool: cfg.Pool, policy: str) -> Subscriber:
+    keep = KeptCopy(Path(pool.copy_folder) / keys.run / policy) if pool.copy_folder else None
+    return Subscriber(weights_store(store, config, pool), keys, policy, root=store, keep=keep)
 
 
 def _eos_of_model(folder: Path) -> list[int]:

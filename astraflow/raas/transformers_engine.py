@@ -19,13 +19,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from astraflow.raas.decoder import Decoder, Row
+from astraflow.raas.decoder import Decode, Decoder, Row
 from astraflow.raas.engine import Generation, GenerationRequest
+from astraflow.raas.jobs import Job, Load, fail, resolve, tell_progress
 from astraflow.raas.load import load_tensors
 from storage.errors import DataError, EngineError, EpisodeError
 
@@ -34,27 +35,6 @@ if TYPE_CHECKING:
 
 MAX_RESTARTS = 3
 UpdateMode = Literal["continue", "finish", "abort"]
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A request on its way through the worker."""
-
-    request: GenerationRequest
-    future: asyncio.Future[Generation]
-    submitted: float
-    admitted: float = 0.0
-    prefilled: float = 0.0
-    restarts: int = 0
-    cancelled: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Load:
-    """Weights on their way in."""
-
-    update: WeightUpdate
-    future: asyncio.Future[None]
 
 
 class TransformersEngine:
@@ -68,19 +48,21 @@ class TransformersEngine:
         update: UpdateMode = "continue",
         max_context: int | None = None,
         threads: int = 1,
+        decode: Decode | None = None,
     ) -> None:
         self.version = -1
         self._model = model.eval()
         self._max_batch = max_batch
         self._mode: UpdateMode = update
         self._max_context = max_context
+        self._decode = decode
         self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._fresh: list[_Job] = []  # handed over at the end of this turn of the event loop
-        self._inbox: queue.SimpleQueue[list[_Job] | _Load | None] = queue.SimpleQueue()
-        self._waiting: deque[_Job] = deque()  # worker only, as are the next three
-        self._running: dict[Row, _Job] = {}
-        self._load: _Load | None = None
+        self._fresh: list[Job] = []  # handed over at the end of this turn of the event loop
+        self._inbox: queue.SimpleQueue[list[Job] | Load | None] = queue.SimpleQueue()
+        self._waiting: deque[Job] = deque()  # worker only, as are the next three
+        self._running: dict[Row, Job] = {}
+        self._load: Load | None = None
         self._in_step = False  # the model holds the update before the next one
         self._closing = False
         self._death: EngineError | None = None
@@ -89,7 +71,7 @@ class TransformersEngine:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self._check_alive()
-        job = _Job(self._fit(request), self._loop.create_future(), time.monotonic())
+        job = Job(self._fit(request), self._loop.create_future(), time.monotonic())
         if not self._fresh:
             self._loop.call_soon(self._hand_over)
         self._fresh.append(job)
@@ -101,7 +83,7 @@ class TransformersEngine:
 
     async def load(self, update: WeightUpdate) -> None:
         self._check_alive()
-        load = _Load(update, self._loop.create_future())
+        load = Load(update, self._loop.create_future())
         self._inbox.put(load)
         await load.future
 
@@ -124,11 +106,13 @@ class TransformersEngine:
                 remedy=f"The model's context is {self._max_context} tokens: shorten the prompt",
                 kind="too_long" if request.prompt_ids else "empty_prompt",
             )
-        if room >= request.max_tokens:
-            return request
-        return GenerationRequest(
-            request.policy, request.prompt_ids, room, request.stop_token_ids, request.temperature, request.seed
-        )
+        if request.stop and self._decode is None:
+            raise EpisodeError(
+                "stop texts need a tokenizer, and this engine was made without one",
+                where=f"policy {request.policy}",
+                kind="unsupported",
+            )
+        return request if room >= request.max_tokens else replace(request, max_tokens=room)
 
     def _hand_over(self) -> None:
         jobs, self._fresh = self._fresh, []
@@ -166,6 +150,7 @@ class TransformersEngine:
                 decoder.drop_done()
                 if decoder.rows:
                     decoder.step(self.version)
+                    self._report(list(self._running))
                     self._deliver_done()
 
     def _take(self, *, block: bool) -> None:
@@ -179,7 +164,7 @@ class TransformersEngine:
             if item is None:
                 self._closing = True
                 return
-            if isinstance(item, _Load):
+            if isinstance(item, Load):
                 self._load = item
             else:
                 self._waiting.extend(item)
@@ -193,13 +178,13 @@ class TransformersEngine:
             load_tensors(self._model, load.update, everything=not self._in_step)
         except DataError as error:
             self._in_step = False
-            self._tell(_fail, [load.future], error)
+            self._tell(fail, [load.future], error)
         else:
             self._in_step = True
             self.version = load.update.version
             if self._mode == "abort":
                 self._restart_running(decoder)
-            self._tell(_resolve, [(load.future, None)])
+            self._tell(resolve, [(load.future, None)])
         self._load = None
 
     def _restart_running(self, decoder: Decoder) -> None:
@@ -217,7 +202,7 @@ class TransformersEngine:
         if not self._waiting or room <= 0 or self.version < 0 or (self._load is not None and self._mode == "finish"):
             return
         now = time.monotonic()
-        jobs: list[_Job] = []
+        jobs: list[Job] = []
         while self._waiting and len(jobs) < room:
             job = self._waiting.popleft()
             if not job.cancelled:
@@ -226,13 +211,22 @@ class TransformersEngine:
         if not jobs:
             return
         decoder.drop_done(force=True)
-        newcomers = {Row(job.request): job for job in jobs}
+        newcomers = {Row(job.request, decode=self._decode): job for job in jobs}
         self._running.update(newcomers)  # before anything can go wrong: who is in here is told
         decoder.admit(list(newcomers), self.version)
         prefilled = time.monotonic()
         for job in jobs:
             job.prefilled = prefilled
+        self._report(list(newcomers))
         self._deliver_done()
+
+    def _report(self, rows: Sequence[Row]) -> None:
+        """Tell who streams the newest token; with ``abort`` none is certain before the answer is whole."""
+        if self._mode == "abort":
+            return
+        told = [(row.request.progress, row.token_ids[-1]) for row in rows if row.request.progress is not None]
+        if told:
+            self._tell(tell_progress, told)
 
     def _forget_cancelled(self) -> None:
         for row in [row for row, job in self._running.items() if job.cancelled]:
@@ -251,7 +245,7 @@ class TransformersEngine:
             results.append(
                 (job.future, Generation(row.token_ids, row.logprobs, row.versions, row.finish_reason, *times))
             )
-        self._tell(_resolve, results)
+        self._tell(resolve, results)
 
     def _die(self, death: EngineError) -> None:
         """From here on nobody waits in vain: those who do are told, those who come are refused."""
@@ -260,7 +254,7 @@ class TransformersEngine:
         futures.extend(job.future for job in [*self._running.values(), *self._waiting])
         if self._load is not None:
             futures.append(self._load.future)
-        self._tell(_fail, futures, death)
+        self._tell(fail, futures, death)
         self._tell(self._refuse_rest, death)
 
     def _refuse_rest(self, death: EngineError) -> None:
@@ -268,24 +262,12 @@ class TransformersEngine:
         self._hand_over()
         while not self._inbox.empty():
             item = self._inbox.get()
-            if isinstance(item, _Load):
-                _fail([item.future], death)
+            if isinstance(item, Load):
+                fail([item.future], death)
             elif item:
-                _fail([job.future for job in item], death)
+                fail([job.future for job in item], death)
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         """Run ``callback`` on the event loop, in the order of the calls; a closed loop has no waiters."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)
-
-
-def _resolve(results: Sequence[tuple[asyncio.Future[Any], object]]) -> None:
-    for future, value in results:
-        if not future.done():
-            future.set_result(value)
-
-
-def _fail(futures: Sequence[asyncio.Future[Any]], error: Exception) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_exception(error)

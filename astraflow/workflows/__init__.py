@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from astraflow.component import check_options, find
 from astraflow.config import RunConfig
-from astraflow.workflows import solve, solve_and_verify
+from astraflow.workflows import outside, solve, solve_and_verify
 from astraflow.workflows.definition import Demonstration, Workflow, WorkflowDefinition, workflow
 from astraflow.workflows.render import assistant, system, user
 from astraflow.workflows.runtime import RoleHandle, Roles, Voice
 from astraflow.workflows.sequence import Answer
+from astraflow.workflows.tools import ToolCall, tool
 from storage.errors import ConfigError
 
 __all__ = [
@@ -24,16 +25,23 @@ __all__ = [
     "Demonstration",
     "RoleHandle",
     "Roles",
+    "ToolCall",
     "Voice",
     "Workflow",
     "assistant",
     "load_workflow",
     "system",
+    "tool",
     "user",
     "workflow",
 ]
 
-BUILT_IN: dict[str, Any] = {"solve": solve.solve, "solve_and_verify": solve_and_verify.solve_and_verify}
+BUILT_IN: dict[str, Any] = {
+    "solve": solve.solve,
+    "solve_and_verify": solve_and_verify.solve_and_verify,
+    "outside": outside.outside,
+    "harness": outside.harness,
+}
 
 
 def load_workflow(config: RunConfig) -> Workflow:
@@ -47,6 +55,13 @@ def load_workflow(config: RunConfig) -> Workflow:
         made = found(**section.options)
     else:
         made = found
+        if section.options:
+            raise ConfigError(
+                f"{section.name!r} is an object that is made already, so it takes no options",
+                where="workflow.options",
+                remedy="Name its class, or a coroutine with @workflow(roles=[…]); or remove the options",
+                kind="options",
+            )
     if not (getattr(made, "roles", None) and inspect.iscoroutinefunction(getattr(made, "play", None))):
         raise ConfigError(
             f"{section.name!r} is not a workflow",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,13 @@ def workflow(*, roles: Sequence[str]) -> Callable[[Play], WorkflowDefinition]:
     """Declare a coroutine ``play(problem, roles, *, options…)`` as a workflow of these roles."""
 
     def decorate(play: Play) -> WorkflowDefinition:
+        if not inspect.iscoroutinefunction(play):
+            raise ConfigError(
+                f"the workflow {getattr(play, '__name__', play)!r} is not a coroutine",
+                where="workflow.name",
+                remedy="Write it with `async def`",
+                kind="workflow",
+            )
         return WorkflowDefinition(getattr(play, "__name__", "workflow"), tuple(roles), play)
 
     return decorate

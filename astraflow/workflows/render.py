@@ -7,15 +7,15 @@ follow an answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from astraflow.workflows.tools import Message as Message
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Message = Mapping[str, str]
 _CACHED_TEXTS = 4096
 
 
@@ -43,12 +43,17 @@ class Renderer:
         self._bos = [] if self.has_template or tokenizer.bos_token_id is None else [int(tokenizer.bos_token_id)]
         self._ids: dict[str, list[int]] = {}
 
-    def text(self, messages: Sequence[Message]) -> str:
-        """The messages and the model's cue to speak, as text (without the ``<bos>`` of a plain tokenizer)."""
+    def text(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, *, cue: bool = True
+    ) -> str:
+        """The messages and the model's ``cue`` to speak, as text (without the ``<bos>`` of a plain tokenizer)."""
         if not self.has_template:
             return "".join(message["content"] for message in messages)
         rendered: str = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            [dict(message) for message in messages],
+            tools=list(tools) if tools else None,
+            tokenize=False,
+            add_generation_prompt=cue,
         )
         return rendered
 
@@ -70,14 +75,20 @@ class Renderer:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=not special, clean_up_tokenization_spaces=False)
         return text
 
-    def continuation(self, before: str, messages: Sequence[Message], stop_id: int | None) -> list[int] | None:
+    def continuation(
+        self,
+        before: str,
+        messages: Sequence[Message],
+        stop_id: int | None,
+        tools: Sequence[dict[str, Any]] | None = None,
+    ) -> list[int] | None:
         """The ids that lead from a sequence to the next answer, or None if ``messages`` do not extend it.
 
         ``before`` is the text that the sequence's ids stand for, up to its last answer, which ended with the token
         ``stop_id`` (None: it was cut by length). A template that changes what was said (strips thinking, trims
         spaces) or ends a turn with another token does not extend it: that needs a new sequence.
         """
-        after = self.text(messages)
+        after = self.text(messages, tools)
         if not after.startswith(before):
             return None
         rest = after[len(before) :]
@@ -88,6 +99,30 @@ class Renderer:
             elif self.has_template:
                 return None
         return self.encode(rest)
+
+    def continuation_of_reading(
+        self,
+        cue: str,
+        messages: Sequence[Message],
+        known: int,
+        stop_id: int | None,
+        tools: Sequence[dict[str, Any]] | None = None,
+    ) -> list[int] | None:
+        """As ``continuation``, where the last of the ``known`` messages is what was read out of the answer.
+
+        The template writes a tool call in its own words, so its text is no measure of what was sampled. What
+        counts is that the answer followed ``cue``, and what the template has behind the answer's end.
+        """
+        if not self.has_template:
+            return self.encode(self.text(messages[known:]))
+        then, now = self.text(messages[:known], tools, cue=False), self.text(messages, tools)
+        if not (then.startswith(cue) and now.startswith(then)):
+            return None
+        stop = self.decode([stop_id], special=True) if stop_id is not None else str(self.tokenizer.eos_token)
+        end = then.rfind(stop, len(cue))
+        if end < 0:
+            return None
+        return self.encode(then[end + (len(stop) if stop_id is not None else 0) :] + now[len(then) :])
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:

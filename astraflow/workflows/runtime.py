@@ -1,125 +1,68 @@
 """What a workflow plays with: ``roles.NAME.chat(messages)`` gives an ``Answer``, whose ``reward`` it sets.
 
-Each role keeps its sequences. Messages that extend one of them (its messages, its answer, and more) continue its
-token ids; any other conversation begins a new sequence with the next slot. So a trajectory is exactly what the model
-saw and sampled, and an episode has as many of them as it had separate conversations.
+An episode can also be opened to a program outside of the pool, an agent harness that only knows OpenAI's API: what it
+asks is recorded all the same.
 """
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from astraflow.raas.engine import Engine, Generation, GenerationRequest
+from astraflow.problems import Problem
 from astraflow.trajectory import Trajectory
-from astraflow.workflows.render import Message, Renderer
-from astraflow.workflows.sequence import Answer
-from astraflow.workflows.sequence import Sequence as TokenSequence
+from astraflow.workflows.role import RoleHandle, Voice
 from storage.errors import EpisodeError
 
-if TYPE_CHECKING:
-    from astraflow.config import Sampling
+__all__ = ["Door", "Host", "Outcome", "RoleHandle", "Roles", "Voice"]
+
+
+class Door(Protocol):
+    """Where an outside program finds the open episode: an OpenAI-compatible ``url`` and the ``key`` to it."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
-    """How a policy is asked: its engine, tokenizer and sampling. A ``frozen`` one needs no reward."""
+class Outcome:
+    """What an outside harness says of an episode that it played. ``error`` means that it could not."""
 
-    policy: str
-    engine: Engine
-    renderer: Renderer
-    sampling: Sampling
-    stop_ids: frozenset[int]
-    frozen: bool = False
+    reward: float | None = None  # None: the problem's own reward scores the last answer
+    rewards: dict[str, float] = field(default_factory=dict)  # by role, where they differ
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    error: str = ""
 
 
-class RoleHandle:
-    """One role of one episode."""
+class Host(Protocol):
+    """Opens episodes to outside programs."""
 
-    def __init__(self, name: str, voice: Voice, seed: str) -> None:
-        self.name = name
-        self.sequences: list[TokenSequence] = []
-        self._voice = voice
-        self._seed = seed
+    def open(self, roles: Roles) -> AbstractAsyncContextManager[Door]:
+        """An episode is reachable as long as the context lasts; the name of a role is the name of a model."""
+        ...
 
-    async def chat(
-        self, messages: Sequence[Message], *, temperature: float | None = None, max_tokens: int | None = None
-    ) -> Answer:
-        """Let the role answer a conversation, with the policy's sampling unless told otherwise."""
-        renderer = self._voice.renderer
-        text = renderer.text(messages)
-        warmth = self._voice.sampling.temperature if temperature is None else temperature
-        known = self._known(messages, warmth)
-        injected = None if known is None else renderer.continuation(known.text, messages, known.stop_id)
-        if known is None or injected is None:
-            known = self._begin(renderer.prompt(text), warmth)
-        else:
-            known.inject(injected, messages[len(known.messages)]["role"])
-        return await self._answer(known, messages, text, max_tokens)
-
-    async def complete(self, prompt: str, *, temperature: float | None = None, max_tokens: int | None = None) -> Answer:
-        """Let the role continue a raw text, without a chat template, in a sequence of its own."""
-        warmth = self._voice.sampling.temperature if temperature is None else temperature
-        return await self._answer(self._begin(self._voice.renderer.prompt(prompt), warmth), [], prompt, max_tokens)
-
-    def trajectories(self) -> list[Trajectory]:
-        """The finished trajectories. Raises ``EpisodeError`` if one has no finite reward: none is ever taken as 0."""
-        for sequence in self.sequences:
-            reward = 0.0 if sequence.reward is None and self._voice.frozen else sequence.reward
-            if reward is None or not math.isfinite(reward):
-                raise EpisodeError(
-                    f"role {self.name!r} slot {sequence.trajectory.slot} has the reward {reward}",
-                    where="workflow",
-                    remedy="The workflow must set a finite answer.reward for every conversation",
-                    kind="reward",
-                )
-            sequence.trajectory.reward = reward
-        return [sequence.trajectory for sequence in self.sequences]
-
-    def _known(self, messages: Sequence[Message], temperature: float) -> TokenSequence | None:
-        """The longest sequence that ``messages`` extend and that was sampled at this temperature."""
-        found = [s for s in self.sequences if s.temperature == temperature and s.extends(messages)]
-        return max(found, key=lambda s: len(s.messages), default=None)
-
-    def _begin(self, prompt: list[int], temperature: float) -> TokenSequence:
-        row = Trajectory(self._voice.policy, self.name, len(self.sequences), prompt, [], [], [], [])
-        row.temperature = temperature or 1.0  # greedy log-probs are those at 1
-        sequence = TokenSequence(row, temperature)
-        self.sequences.append(sequence)
-        return sequence
-
-    async def _answer(
-        self, sequence: TokenSequence, messages: Sequence[Message], text: str, max_tokens: int | None
-    ) -> Answer:
-        voice, row = self._voice, sequence.trajectory
-        request = GenerationRequest(
-            policy=voice.policy,
-            prompt_ids=tuple(sequence.ids),
-            max_tokens=voice.sampling.max_tokens if max_tokens is None else max_tokens,
-            stop_token_ids=voice.stop_ids,
-            temperature=sequence.temperature,
-            seed=_seed(f"{self._seed}/{self.name}/{row.slot}/{len(row.response_ids)}"),
-        )
-        sequence.open = True
-        generation: Generation = await voice.engine.generate(request)
-        sequence.open = False
-        said = sequence.answer(generation, messages, text, voice.renderer)
-        return Answer(said, generation.token_ids, generation.finish_reason, sequence)
+    async def offer(self, problem: Problem, roles: Roles) -> Outcome:
+        """Let a harness that lives elsewhere take the episode; returns what it says at the end."""
+        ...
 
 
 class Roles:
     """The roles of one episode, by attribute: ``roles.solver``."""
 
-    def __init__(self, handles: Mapping[str, RoleHandle]) -> None:
+    def __init__(self, handles: Mapping[str, RoleHandle], host: Host | None = None) -> None:
         self._handles = dict(handles)
+        self._host = host
 
     @classmethod
-    def of(cls, voices: Mapping[str, Voice], seed: str) -> Roles:
+    def of(cls, voices: Mapping[str, Voice], seed: str, host: Host | None = None) -> Roles:
         """Roles that play with ``voices``; ``seed`` is the episode's and makes all its draws."""
-        return cls({name: RoleHandle(name, voice, seed) for name, voice in voices.items()})
+        return cls({name: voice.handle(name, seed) for name, voice in voices.items()}, host)
 
     def __getattr__(self, name: str) -> RoleHandle:
         handles: dict[str, RoleHandle] = self.__dict__.get("_handles", {})
@@ -128,6 +71,37 @@ class Roles:
                 f"there is no role {name!r} here, only {sorted(handles)}: declare it in @workflow(roles=…)"
             )
         return handles[name]
+
+    @property
+    def handles(self) -> Mapping[str, RoleHandle]:
+        """All roles by name, for who does not know the names."""
+        return self._handles
+
+    def served(self) -> AbstractAsyncContextManager[Door]:
+        """Open this episode to an outside program: ``async with roles.served() as door``.
+
+        What it asks of ``door.url`` with ``door.key`` is recorded as if the workflow had asked it.
+        """
+        return self._hosted().open(self)
+
+    async def offered(self, problem: Problem) -> Outcome:
+        """Let a harness that lives elsewhere take this episode from the pool, and play it to its end."""
+        return await self._hosted().offer(problem, self)
+
+    def _hosted(self) -> Host:
+        if self._host is None:
+            raise EpisodeError(
+                "nobody serves this episode",
+                where="workflow",
+                remedy="Outside programs reach episodes that a pool plays",
+                kind="workflow",
+            )
+        return self._host
+
+    def give(self, reward: float) -> None:
+        """Reward every conversation of the episode that has no reward yet."""
+        for handle in self._handles.values():
+            handle.give(reward)
 
     def trajectories(self) -> list[Trajectory]:
         """All trajectories of the episode. Raises ``EpisodeError`` if there is none or one lacks a reward."""
@@ -140,7 +114,3 @@ class Roles:
                 kind="empty",
             )
         return rows
-
-
-def _seed(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

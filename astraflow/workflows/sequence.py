@@ -1,7 +1,8 @@
 """One growing token sequence of one role: what becomes a trajectory.
 
 Sampled ids are appended as they came, injected ids (what a user or tool said in between) with no loss. Invariant:
-``text`` is what all ids but a last stop token stand for, so a later conversation can be compared with it.
+a mark stands behind each answer; what the sequence was there never changes, so a conversation that goes on from an
+earlier answer can begin a sequence of its own with the same ids.
 """
 
 from __future__ import annotations
@@ -10,11 +11,23 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from astraflow.trajectory import Trajectory, Turn
-from astraflow.workflows.render import Message, Renderer, assistant
+from astraflow.trajectory import Sampler, Trajectory, Turn
+from astraflow.workflows.tools import Message, ToolCall
 
 if TYPE_CHECKING:
     from astraflow.raas.engine import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A sequence as it stood behind one answer."""
+
+    length: int  # of the response
+    messages: int  # of the conversation, the answer included
+    cue: str  # the text that the answer follows
+    text: str  # what all ids but a last stop token stand for
+    stop_id: int | None  # the token that ended the answer; None: it was cut by length, or ended by a stop text
+    exact: bool = True  # the answer's message says what was sampled, not what was read out of it
 
 
 @dataclass(slots=True, eq=False)
@@ -23,26 +36,37 @@ class Sequence:
     an answer is being sampled. ``reward`` is None until the workflow sets it."""
 
     trajectory: Trajectory
-    temperature: float
+    sampler: Sampler
     messages: list[Message] = field(default_factory=list)
-    text: str = ""
+    marks: list[Mark] = field(default_factory=list)
     reward: float | None = None
     open: bool = False
-    stop_id: int | None = field(default=None, init=False)
 
     @property
     def ids(self) -> list[int]:
         return self.trajectory.prompt_ids + self.trajectory.response_ids
 
-    def extends(self, messages: Items[Message]) -> bool:
-        """Whether ``messages`` are this conversation and more."""
-        return (
-            not self.open
-            and len(messages) > len(self.messages)
-            and list(messages[: len(self.messages)]) == self.messages
-        )
+    @property
+    def was_sampled(self) -> bool:
+        """Whether it holds an answer: one that never came leaves a sequence that says nothing."""
+        return bool(self.marks)
 
-    def inject(self, ids: Items[int], role: str) -> None:
+    def extended_by(self, messages: Items[Message]) -> Mark | None:
+        """The last mark whose conversation ``messages`` are, and more."""
+        for mark in reversed(self.marks):
+            if len(messages) > mark.messages > 0 and list(messages[: mark.messages]) == self.messages[: mark.messages]:
+                return mark
+        return None
+
+    def ids_at(self, mark: Mark) -> list[int]:
+        """The ids up to a mark."""
+        return self.trajectory.prompt_ids + self.trajectory.response_ids[: mark.length]
+
+    def is_free_at(self, mark: Mark) -> bool:
+        """Whether the conversation can go on from ``mark`` in this sequence."""
+        return not self.open and bool(self.marks) and self.marks[-1] is mark
+
+    def inject(self, ids: Items[int], role: str, tool: str = "") -> None:
         """Append what others said: no loss, log-prob 0, the version of the token before."""
         row = self.trajectory
         if not ids:
@@ -52,10 +76,17 @@ class Sequence:
         row.logprobs.extend([0.0] * len(ids))
         row.loss_mask.extend([False] * len(ids))
         row.versions.extend([row.versions[-1]] * len(ids))
-        row.turns.append(Turn(role, start, len(row.response_ids)))
+        row.turns.append(Turn(role, start, len(row.response_ids), tool=tool))
 
-    def answer(self, generation: Generation, messages: Items[Message], text: str, renderer: Renderer) -> str:
-        """Append a sampled answer to ``messages``, which render as ``text``; returns what it says."""
+    def take_back(self) -> None:
+        """Cut what was injected behind the last answer: nothing was said to it."""
+        row, length = self.trajectory, self.marks[-1].length if self.marks else 0
+        for column in (row.response_ids, row.logprobs, row.loss_mask, row.versions):
+            del column[length:]
+        row.turns = [turn for turn in row.turns if turn.end <= length]
+
+    def append(self, generation: Generation) -> None:
+        """Append sampled tokens."""
         row = self.trajectory
         start = len(row.response_ids)
         row.response_ids.extend(generation.token_ids)
@@ -66,23 +97,23 @@ class Sequence:
         row.queue_s += generation.queue_s
         row.prefill_s += generation.prefill_s
         row.decode_s += generation.decode_s
-        stopped = generation.finish_reason == "stop"
-        self.stop_id = generation.token_ids[-1] if stopped else None
-        said = generation.token_ids[:-1] if stopped else generation.token_ids
-        answer = renderer.decode(said, special=False)
-        self.text = text + renderer.decode(said, special=True)
-        self.messages = [*messages, assistant(answer)]
-        return answer
 
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """What a role said. Answers of one conversation share its sequence and its reward: the last one set holds."""
+    """What a role said. Answers of one conversation share its sequence and its reward: the last one set holds.
+
+    ``content`` and ``tool_calls`` are what was read out of ``text``: a call is not part of the content.
+    """
 
     text: str
     token_ids: list[int]
     finish_reason: str
     sequence: Sequence = field(repr=False)
+    logprobs: list[float] = field(default_factory=list, repr=False)
+    content: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    prompt_tokens: int = 0
 
     @property
     def reward(self) -> float | None:

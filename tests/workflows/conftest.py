@@ -62,7 +62,7 @@ class Stage:
             line = next(lines)
             return line if isinstance(line, list) else [*self.ids(line), self.stop_id]
 
-        engine = self.engines[name] = ScriptedEngine(script)
+        engine = self.engines[name] = ScriptedEngine(script, decode=lambda ids: self.text(list(ids)))
         engine.version = 0
         self.voices[name] = Voice(
             policy=name,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from astraflow.config import RunConfig
 from astraflow.records import (
+    Committed,
     Consumed,
     DecisionRecord,
     Ended,
@@ -90,6 +91,20 @@ class RunFollower:
     def steps(self) -> int:
         """Optimizer steps of all policies together: the mark of progress."""
         return sum(progress.step for progress in self.policies.values())
+
+    def has_committed(self, participant: str) -> bool:
+        """Whether a pool has handed in a group; reads its outbox up to the record that says so."""
+        log = NumberedLog(self._store, lambda seq: self._keys.outbox(participant, seq))
+        seq = 0
+        while (data := log.read(seq)) is not None:
+            try:
+                record = decode(data, FactRecord, where=log.key(seq))
+            except DataError:
+                record = None
+            if record is not None and any(isinstance(fact, Committed) for fact in record.facts):
+                return True
+            seq += 1
+        return False
 
     def waiting(self) -> list[str]:
         """What participants wait for, one line each."""

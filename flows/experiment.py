@@ -6,7 +6,6 @@ matters: killed, the run goes on without it, and ``resume`` gives the run a new 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -17,14 +16,14 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Beat, Outbox, beat_every_s
 from astraflow.records import Status
+from flows.children import store_tag
 from flows.launcher import PrefectLauncher
 from flows.lifecycle import begin_life
 from flows.patience import Patience
 from flows.supervisor import Supervisor
 from storage import open_store
-from storage.errors import ServiceError
 from storage.keys import RunKeys
-from tasks.bootstrap import begin_run
+from tasks.bootstrap import begin_run, is_later_life
 from tasks.prefect_api import tag_flow_run
 from tasks.report import RunPage, final_figures
 
@@ -50,6 +49,7 @@ def experiment(
     participant = begin_life("experiment")
     tag_flow_run(f"run:{config.name}", *(f"policy:{policy}" for policy in config.trained))
     config = begin_run(config, resume=resume)
+    tag_flow_run(store_tag(config.store))
     store, keys = open_store(config.store), RunKeys(config.name)
     follower = RunFollower(store, config)
     follower.poll()
@@ -64,31 +64,31 @@ def experiment(
     page = RunPage(follower, supervisor.note)
     with Beat(store, keys, status, every_s=beat_every_s(config.store, config.dataflow.silence_s)) as beat:
         try:
-            _watch(supervisor, page, resume=resume)
+            _watch(supervisor, page, adopt=resume or is_later_life())
         except BaseException as error:
             how = f"failed: {error}" if isinstance(error, Exception) else "cancelled"
             beat.set(state=how.partition(":")[0])
-            _cancel_children(supervisor)
+            supervisor.cancel_all()
             go_on = f"; `astraflow run --resume {config.name}` goes on"
             page.write(supervisor.flow_runs(), supervisor.notes, state=how + go_on)
             raise
-        _cancel_children(supervisor)
+        supervisor.cancel_all()
         beat.set(state="left")
     figures = final_figures(config.name, config.store)
     page.write(supervisor.flow_runs(), supervisor.notes)
     return figures
 
 
-def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
+def _watch(supervisor: Supervisor, page: RunPage, *, adopt: bool) -> None:
     """Keep the children alive until the decisions log says ``Stopped``, then until they have left."""
     follower = supervisor.follower
     if follower.is_over:
         return
-    supervisor.begin(adopt=resume)
     next_page = 0.0
-    patience = Patience(supervisor.note)
+    patience = Patience(supervisor.note, progress=lambda: follower.steps)
     while not follower.is_over:
         with patience:
+            supervisor.begin(adopt=adopt)
             supervisor.tick()
         if time.monotonic() >= next_page:
             next_page = time.monotonic() + PAGE_EVERY_S
@@ -100,8 +100,3 @@ def _watch(supervisor: Supervisor, page: RunPage, *, resume: bool) -> None:
             if not supervisor.living():
                 return
         time.sleep(TICK_S)
-
-
-def _cancel_children(supervisor: Supervisor) -> None:
-    with contextlib.suppress(ServiceError):
-        supervisor.cancel_all()

@@ -6,23 +6,21 @@ of the life is part of the idempotency key: asking twice for the same life gives
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling
 
-from flows.children import ChildSpec
-from tasks.prefect_api import reaching_prefect
+from flows.children import ChildSpec, store_tag
+from tasks.prefect_api import reaching_prefect, read_all_flow_runs
 
 NO_HEARTBEAT = "no heartbeat reached the Prefect server"
 """What the stack's automation says of a flow run that it calls crashed: it knows of silence, not of death."""
@@ -38,6 +36,7 @@ class ChildRun:
     life: int
     state: str  # Prefect's state type: RUNNING, CRASHED, …
     message: str = ""
+    deployment: str = ""  # that was used, known when it was started
 
     @property
     def is_living(self) -> bool:
@@ -66,7 +65,7 @@ class Launcher(Protocol):
         ...
 
     def cancel(self, id: str) -> None:
-        """Ask a flow run to end; no error if it has ended or is not there."""
+        """Ask a flow run to end, also one that is only presumed dead; no error if it has ended or is not there."""
         ...
 
 
@@ -75,11 +74,11 @@ class PrefectLauncher:
 
     def __init__(self, run: str, store: str) -> None:
         self._run = run
-        self._tags = ("astraflow", f"run:{run}", f"store:{hashlib.sha256(store.encode()).hexdigest()[:8]}")
+        self._tags = ("astraflow", f"run:{run}", store_tag(store))
 
     def start(self, spec: ChildSpec, life: int) -> ChildRun:
         again = f" life {life}" if life > 1 else ""
-        flow_run = self._run_first_deployment(
+        return self._run_first_deployment(
             spec,
             parameters=spec.parameters,
             timeout=0,
@@ -88,35 +87,33 @@ class PrefectLauncher:
             tags=[*self._child_tags(spec), *spec.tags, f"life:{life}"],
             idempotency_key="/".join([*self._tags, spec.key, str(life)]),
         )
-        return _child_run(flow_run)
 
     def find(self, spec: ChildSpec) -> list[ChildRun]:
         wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=list(self._child_tags(spec))))
         with _reaching() as client:
-            found = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=200)
+            found = read_all_flow_runs(client, wanted)
         return sorted((_child_run(flow_run) for flow_run in found), key=lambda child: -child.life)
 
     def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
         if not ids:
             return {}
         with _reaching() as client:
-            found = client.read_flow_runs(
-                flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id) for id in ids])), limit=200
-            )
+            found = read_all_flow_runs(client, FlowRunFilter(id=FlowRunFilterId(any_=[UUID(id) for id in ids])))
         return {child.id: child for child in map(_child_run, found)}
 
     def cancel(self, id: str) -> None:
         with _reaching() as client:
             try:
-                if _child_run(client.read_flow_run(UUID(id))).is_living:
-                    client.set_flow_run_state(UUID(id), Cancelling())
+                run = _child_run(client.read_flow_run(UUID(id)))
+                if run.is_living or run.is_presumed_dead:
+                    client.set_flow_run_state(UUID(id), Cancelling(), force=run.is_presumed_dead)
             except ObjectNotFound:
                 return
 
     def _child_tags(self, spec: ChildSpec) -> tuple[str, ...]:
         return (*self._tags, f"child:{spec.key}")
 
-    def _run_first_deployment(self, spec: ChildSpec, **options: Any) -> FlowRun:
+    def _run_first_deployment(self, spec: ChildSpec, **options: Any) -> ChildRun:
         """Run the first of the child's deployments that the server knows."""
         for name in spec.deployments[:-1]:
             try:
@@ -126,9 +123,23 @@ class PrefectLauncher:
         return _run(f"{spec.flow}/{spec.deployments[-1]}", **options)
 
 
-def _run(name: str, **options: Any) -> FlowRun:
+def known_deployments(names: Sequence[str]) -> set[str]:
+    """Those of ``names`` (``flow/deployment``) that the server has. Raises ``ServiceError`` if it does not answer."""
+    known = set()
+    with _reaching() as client:
+        for name in dict.fromkeys(names):
+            try:
+                client.read_deployment_by_name(name)
+            except ObjectNotFound:
+                continue
+            known.add(name)
+    return known
+
+
+def _run(name: str, **options: Any) -> ChildRun:
     with reaching_prefect(name):
-        return cast("FlowRun", run_deployment(name, **options))  # a coroutine only where a loop runs
+        flow_run = cast("FlowRun", run_deployment(name, **options))  # a coroutine only where a loop runs
+    return replace(_child_run(flow_run), deployment=name)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,12 @@ GRACE_S = 22.0  # the process is killed 30 s after the signal; Prefect needs som
 
 
 def participant_of(role: str, name: str, flow_run_id: str, life: int = 1) -> str:
-    """The participant's name of one life of a flow run; another life of the same flow run has another name."""
+    """The participant's name of one life of a flow run; another life of the same flow run has another name.
+
+    It is told by the id's last digits: they are random in every kind of id, the first may be those of the time.
+    """
     again = f"-{life}" if life > 1 else ""
-    return "-".join(part for part in (role, name, flow_run_id[:8] + again) if part)
+    return "-".join(part for part in (role, name, flow_run_id[-8:] + again) if part)
 
 
 def this_participant(role: str, name: str = "") -> str:
@@ -82,6 +86,9 @@ def own_output(participant: str) -> None:
         return
     file = Path(home) / "logs" / "flow-runs" / f"{participant}.log"
     file.parent.mkdir(parents=True, exist_ok=True)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with file.open("a", encoding="utf-8") as output:  # logs are shown in this order
+        output.write(f"{participant} began at {now}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     _log_to(file)

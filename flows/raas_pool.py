@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from prefect import flow
 
@@ -24,6 +25,7 @@ def raas_pool(run: str, store: str, pool: str) -> None:
             runner.run(run_pool(opened, config, pool, participant=participant, stop=stop))
 
     def end() -> None:
-        loop.call_soon_threadsafe(stop.set)
+        with contextlib.suppress(RuntimeError):  # the loop has just closed: the pool has left
+            loop.call_soon_threadsafe(stop.set)
 
     run_until_signal(work, end)

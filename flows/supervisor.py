@@ -3,7 +3,8 @@
 Three sources say that a child is dead: Prefect's state of its flow run; its process, where that was seen on this
 machine (an orphan of a killed runner dies unseen by Prefect); and, wherever it is, its status object that no longer
 changes. Restarting a child that still lives is harmless: managers
-and trainers are fenced, and a group is admitted once. The budget of restarts is refilled by progress.
+and trainers are fenced, and a group is admitted once. The budget of restarts is refilled by the child's own progress:
+that of another one says nothing about it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from flows.lifecycle import is_here, participant_of
 from storage.errors import ServiceError
 
 DONE = "done"
-SPARE = ("pool", "mirror")  # without one of these a run goes on: others play, weights come from the run's store
-MAX_RESTARTS = 5  # of one child, without a step of progress between them
+MAX_RESTARTS = 5  # of one child, without progress of its own between them
 GONE_LOOKS = 3  # so that Prefect's word on how it ended comes first
 START_TIMEOUT_S = 300.0  # from asking for a flow run to its first sign of life
 
@@ -36,8 +36,9 @@ class Child:
     life: int = 0
     run: ChildRun | None = None
     restarts: int = 0
-    steps_at_restart: int = -1
+    steps_at_start: int = 0  # of its policy, or of the run for a manager, when this life started
     start_at: float = 0.0  # when the next life may start
+    shown_at: float = 0.0  # when this life first showed itself
     seen_at: float = 0.0  # last change of its status, or its start
     beat: int = -1  # that was seen last
     is_seen: bool = False  # whether this life has shown itself: a manager's status object is also its predecessor's
@@ -66,22 +67,46 @@ class Supervisor:
     notes: list[str] = field(default_factory=list)
 
     def begin(self, *, adopt: bool) -> None:
-        """Start every child; with ``adopt``, keep those that an earlier experiment started and that still run."""
+        """Start every child; with ``adopt``, keep those that an earlier experiment started and that still run.
+
+        What a fault of the server leaves undone, the next call or the next ``tick`` does: no child is started twice.
+        """
+        try:
+            self._begin(adopt=adopt)
+        except ServiceError:
+            self.follower.poll()  # what there is to take over may get on, or end, all the same
+            raise
+
+    def _begin(self, *, adopt: bool) -> None:
+        present = {child.spec.key for child in self.children}
         for spec in children_of(self.config):
-            child = Child(spec)
-            self.children.append(child)
+            if spec.key in present:
+                continue
             earlier = self.launcher.find(spec)
-            child.life = earlier[0].life if earlier else 0
+            child = Child(spec, life=earlier[0].life if earlier else 0)
+            self.children.append(child)
             living = next((run for run in earlier if run.is_living and run.state != "CANCELLING"), None)
             if adopt and living is not None:
                 child.run, child.life, child.seen_at = living, living.life, self.clock()
-                self.note(f"{spec.key}: adopted the running flow run {living.id[:8]}")
-            elif not self._is_finished(child):
+                child.steps_at_start = self._steps_of(child)
+                self.note(f"{spec.key}: adopted the running flow run {living.id[-8:]}")
+            elif self._is_finished(child):
+                child.over = DONE
+            else:
                 self._start(child)
 
     def tick(self) -> None:
-        """Look at every child once, and do what is needed. Raises ``ServiceError`` when the run can't go on."""
-        states = self.launcher.states([child.run.id for child in self.children if child.run and not child.over])
+        """Look at every child once, and do what is needed. Raises ``ServiceError`` when the run can't go on.
+
+        The store is asked even if Prefect does not answer: the end of the run and its progress are there.
+        """
+        try:
+            states = self.launcher.states([child.run.id for child in self.children if child.run and not child.over])
+        except ServiceError:
+            self.follower.poll()
+            if self.follower.is_over:
+                return
+            raise
         self.follower.poll()  # after the states: a child that ended as it should has said so before
         if self.follower.is_over:
             return
@@ -110,10 +135,20 @@ class Supervisor:
         return {child.spec.key: child.run.id for child in self.children if child.run is not None}
 
     def cancel_all(self) -> None:
-        """Ask every living child to end."""
-        for child in self.children:
-            if child.run is not None and child.run.is_living:
-                self.launcher.cancel(child.run.id)
+        """Ask every child to end that lives or may live: also one that was being started, and one presumed dead.
+
+        One that cannot be asked is noted, and the others are asked all the same.
+        """
+        known = {child.spec.key: child.run for child in self.children}
+        for spec in children_of(self.config):
+            try:
+                run = known.get(spec.key)
+                # Interrupted while it asked for a flow run, it does not know it, but Prefect does.
+                for each in [run] if run is not None else self.launcher.find(spec):
+                    if each.is_living or each.is_presumed_dead:
+                        self.launcher.cancel(each.id)
+            except ServiceError as error:
+                self.note(f"{spec.key} could not be cancelled: {error.what}")
 
     def living(self) -> list[str]:
         """Children whose flow runs have not ended, by Prefect's word now."""
@@ -128,6 +163,8 @@ class Supervisor:
         ]
         newest = max(found, key=lambda status: status.beat, default=None)
         if newest is not None and newest.beat != child.beat:
+            if not child.is_seen:
+                child.shown_at = now
             child.beat, child.seen_at, child.is_seen = newest.beat, now, True
             if newest.pid != child.pid:  # a process that died right after its beat is still the one that was seen
                 child.pid = newest.pid if self.is_here(newest.pid) else 0
@@ -171,7 +208,7 @@ class Supervisor:
         child.over = f"{child.spec.key} was cancelled"
         self.note(child.over)
         self._say_lost(child, "cancelled")
-        if child.spec.role not in SPARE:
+        if not child.spec.is_spare:
             raise ServiceError(
                 f"{child.over}, and without it the run can't go on",
                 where=self.config.name,
@@ -182,21 +219,21 @@ class Supervisor:
     def _restart(self, child: Child, reason: str, now: float) -> None:
         """Say that the old life is dead, and start the next one at once, or later if it keeps dying."""
         self._say_lost(child, reason)
-        if self.follower.steps > child.steps_at_restart:
+        if self._has_got_on(child):
             child.restarts = 0
-        child.steps_at_restart = self.follower.steps
         child.restarts += 1
         child.run = None
         if child.restarts <= MAX_RESTARTS:
-            wait_s = 0.0 if child.restarts == 1 else min(30.0, 2.0 ** (child.restarts - 1))
+            at_once = child.restarts == 1 and child.is_seen
+            wait_s = 0.0 if at_once else min(30.0, 2.0 ** max(1, child.restarts - 1))
             child.start_at = now + wait_s
             self.note(f"{child.spec.key}: {reason}; restart {child.restarts} of {MAX_RESTARTS} in {wait_s:g} s")
-            if wait_s == 0:
+            if at_once:
                 self._start(child)
             return
         child.over = f"{child.spec.key} died {child.restarts} times without progress, last: {reason}"
         self.note(child.over)
-        if child.spec.role not in SPARE:
+        if not child.spec.is_spare:
             raise ServiceError(
                 child.over,
                 where=self.config.name,
@@ -204,19 +241,44 @@ class Supervisor:
                 kind="restarts",
             )
 
+    def _has_got_on(self, child: Child) -> bool:
+        """Whether this life did what it is there for; that of another child, or being started again, does not count."""
+        if child.spec.role in ("trainer", "manager"):
+            return self._steps_of(child) > child.steps_at_start
+        if not child.is_seen:
+            return False
+        if child.seen_at - child.shown_at >= self.config.dataflow.silence_s:
+            return True
+        return any(self.follower.has_committed(name) for name in self._names(child))
+
+    def _steps_of(self, child: Child) -> int:
+        """Steps of a trainer's policy; for others those of the run."""
+        if child.spec.role != "trainer":
+            return self.follower.steps
+        told = self.follower.policies.get(child.spec.name)
+        return told.step if told is not None else 0
+
     def _start(self, child: Child) -> None:
         child.run = self.launcher.start(child.spec, child.life + 1)
         child.life += 1
         child.seen_at, child.beat, child.is_seen, child.pid, child.gone = self.clock(), -1, False, 0, 0
+        child.steps_at_start = self._steps_of(child)
         if child.spec.role == "manager":
             child.beat = max((status.beat for status in self.follower.of_role("manager")), default=-1)
-        self.log(f"{child.spec.key}: started flow run {child.run.id[:8]}, life {child.life}")
+        wanted = f"{child.spec.flow}/{child.spec.deployments[0]}"
+        if child.run.deployment not in ("", wanted):
+            self.note(f"{child.spec.key}: Prefect does not know {wanted}, so {child.run.deployment} is used")
+        self.log(f"{child.spec.key}: started flow run {child.run.id[-8:]}, life {child.life}")
 
     def _say_lost(self, child: Child, reason: str) -> None:
         """Tell the manager that a participant's process is dead, so that its leases end at once."""
-        names = [name for name in self.follower.statuses if name.startswith(child.participants)]
+        names = self._names(child)
         if names and child.spec.role in ("pool", "trainer"):
             self.outbox.append([Wanted(what="lost", target=name, reason=reason[:200]) for name in names])
+
+    def _names(self, child: Child) -> list[str]:
+        """The participants of its present flow run that have shown themselves."""
+        return [name for name in self.follower.statuses if name.startswith(child.participants)]
 
     def note(self, text: str) -> None:
         """Keep an event for the run's page, and log it."""

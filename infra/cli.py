@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from infra.commands import doctor, logs, looking, project, steering, taking_out, weights
-from infra.commands.options import EPILOG, Json, Last, Store, note, print_json, run_url, say
+from infra.commands.options import EPILOG, Json, Last, RunOption, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell, was_heard
 from storage.errors import AstraFlowError, ConfigError
 
@@ -28,14 +28,22 @@ app = typer.Typer(
 @app.command(epilog=EPILOG)
 def up(as_json: Json = False) -> None:
     """Start the local stack (Prefect server and runner), or what of it does not run."""
-    from infra import local_stack
+    import dataclasses
+    from pathlib import Path
+
+    from infra import local_stack, regions
 
     note("Looking for the local stack; starting it takes about half a minute …")
     stack, started = local_stack.up(local_stack.stack_home())
+    found = regions.recipes(Path.cwd())[0] if started else []
+    places, unfit = regions.places(config for _, config in found)
     if as_json:
-        print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started})
-    else:
-        say(f"{'Started' if started else 'Runs already'}: {stack.ui_url}")
+        named = [dataclasses.asdict(place) for place in places]
+        print_json({"api_url": stack.api_url, "ui_url": stack.ui_url, "started": started, "regions": named})
+        return
+    say(f"{'Started' if started else 'Runs already'}: {stack.ui_url}")
+    for line in (*(place.described for place in places), *unfit):
+        say(f"  {line}")
 
 
 @app.command(epilog=EPILOG)
@@ -116,7 +124,7 @@ def query(
     sql: Annotated[
         str, typer.Argument(help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools.")
     ],
-    run: Annotated[str | None, typer.Option("--run", help="The run's name; left out: the newest run.")] = None,
+    run: RunOption = None,
     last: Last = False,
     store: Store = None,
     as_json: Json = False,

@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from httpx import HTTPError
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.deployments.runner import RunnerDeployment
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.flows import Flow
 from prefect.runner import Runner
 from prefect.types.entrypoint import EntrypointType
 
-from astraflow.recipe import load_recipe
 from flows.dataflow_manager import dataflow_manager
 from flows.experiment import experiment
 from flows.operate import operate
@@ -29,10 +30,15 @@ from flows.raas_pool import raas_pool
 from flows.region_mirror import region_mirror
 from flows.trainer import trainer
 from infra import automations
-from infra.places import RECIPES, named_store
-from storage.errors import AstraFlowError
+from infra.places import named_store
+from infra.regions import WORK_POOL_TYPE, Place, places, recipes
 
 LIMIT = 64  # flow runs at once; Prefect's own default of 5 would leave a sixth long-lived flow waiting for ever
+
+OF_REGION = "of-region"  # tags the deployments of regions, which the next stack takes away if nobody names them
+
+_FOR_WORKERS = ("PREFECT_LOGGING_EXTRA_LOGGERS", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY")
+"""What flow runs of a worker have in common with those of the runner: their core's lines and their heartbeats."""
 
 FLOWS: tuple[Flow[Any, Any], ...] = (experiment, operate, dataflow_manager, raas_pool, region_mirror, trainer)
 
@@ -47,51 +53,86 @@ def local_deployments() -> list[RunnerDeployment]:
 def recipe_deployments(folder: Path) -> list[RunnerDeployment]:
     """``experiment/NAME`` for each built-in recipe and each one in ``folder`` or its ``recipes``: a form filled in."""
     deployments = []
-    for file in find_recipes(folder):
-        try:
-            config = load_recipe(file, default_store=named_store(None))
-        except AstraFlowError as error:
-            print(f"no deployment for {file}: {error}", file=sys.stderr)  # noqa: T201
-            continue
+    found, faults = recipes(folder)
+    _print(faults)
+    for file, config in found:
         values = config.model_dump(mode="json", exclude={"data_hash", "problem_count"})
         about = f"{experiment.description} This form begins with the recipe {file.name}."
         deployments.append(_deployment(experiment, file.stem, about, {"config": values, "resume": False}))
     return deployments
 
 
-def find_recipes(folder: Path) -> list[Path]:
-    """Recipe files by the name of their deployment; one of the folder's own hides a built-in one."""
-    found = {
-        file.stem: file for place in (RECIPES, folder / "recipes", folder) for file in sorted(place.glob("*.toml"))
-    }
-    return [file for name, file in sorted(found.items()) if name != "local" and _is_recipe(file)]
+def region_deployments(place: Place) -> list[RunnerDeployment]:
+    """``raas_pool/REGION`` and ``region_mirror/REGION``; on a work pool, in the queue of the region's name."""
+    flows = {flow.name: flow for flow in FLOWS}
+    there: dict[str, Any] = {}
+    if place.work_pool is not None:
+        env = {name: os.environ[name] for name in _FOR_WORKERS if name in os.environ}
+        there = {
+            "work_pool_name": place.work_pool,
+            "work_queue_name": place.region,
+            "job_variables": {"env": env},
+        }
+    about = f"In the region {place.region}."
+    tags = [OF_REGION, f"region:{place.region}"]
+    return [
+        _deployment(flows[name], place.region, f"{flows[name].description} {about}", {}, tags=tags, **there)
+        for name in place.flows
+    ]
 
 
-def _is_recipe(file: Path) -> bool:
-    """Whether a TOML file looks like one, so that a project's other files are left alone."""
-    try:
-        keys = tomllib.loads(file.read_text(encoding="utf-8")).keys()
-    except (OSError, ValueError):
-        return False
-    return "extends" in keys or {"policies", "problems"} <= keys
-
-
-def _deployment(flow: Flow[Any, Any], name: str, about: str, parameters: dict[str, Any]) -> RunnerDeployment:
+def _deployment(
+    flow: Flow[Any, Any],
+    name: str,
+    about: str,
+    parameters: dict[str, Any],
+    *,
+    tags: Sequence[str] = (),
+    **there: Any,
+) -> RunnerDeployment:
     """A deployment whose flow is found again by its module's path."""
     return RunnerDeployment.from_flow(
         flow,
         name=name,
         description=about,
         parameters=parameters,
-        tags=["astraflow"],
+        tags=["astraflow", *tags],
         entrypoint_type=EntrypointType.MODULE_PATH,
+        **there,
     )
+
+
+async def prepare_regions(client: PrefectClient, wanted: Sequence[Place]) -> None:
+    """Take away the deployments of regions as an earlier stack had them, and make work pools that are not there.
+
+    A deployment that nobody serves would have its flow runs wait instead of running from ``local``.
+    """
+    keep = {(flow, place.region, place.work_pool) for place in wanted for flow in place.flows}
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=["astraflow", OF_REGION]))
+    for old in await client.read_deployments(deployment_filter=ours):
+        flow = await client.read_flow(old.flow_id)
+        if (flow.name, old.name, old.work_pool_name) not in keep:
+            await client.delete_deployment(old.id)
+    for pool in sorted({place.work_pool for place in wanted if place.work_pool is not None}):
+        try:
+            await client.read_work_pool(pool)
+        except ObjectNotFound:
+            await client.create_work_pool(WorkPoolCreate(name=pool, type=WORK_POOL_TYPE))
 
 
 async def run(ready: Path) -> None:
     """Register the deployments and start flow runs until SIGTERM."""
     runner = Runner(name="astraflow", limit=LIMIT, pause_on_shutdown=False)
-    for deployment in (*local_deployments(), *recipe_deployments(Path.cwd())):
+    folder = Path.cwd()
+    regions, unfit = places(config for _, config in recipes(folder)[0])
+    _print(unfit)
+    async with get_client() as client:
+        await prepare_regions(client, regions)
+    of_regions = [deployment for place in regions for deployment in region_deployments(place)]
+    for deployment in (*local_deployments(), *recipe_deployments(folder), *of_regions):
+        if deployment.work_pool_name is not None:  # workers there start its flow runs
+            await deployment.aapply()
+            continue
         added = runner.add_deployment(deployment)
         if added is not None and not isinstance(added, str):
             await added  # type: ignore[misc]  # Prefect dispatches on the running loop
@@ -102,6 +143,11 @@ async def run(ready: Path) -> None:
         print(f"the zombie automation was not made: {error}", file=sys.stderr)  # noqa: T201
     ready.write_text(str(os.getpid()))
     await runner.start()
+
+
+def _print(faults: Sequence[str]) -> None:
+    for fault in faults:
+        print(fault, file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

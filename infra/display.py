@@ -1,9 +1,12 @@
-"""A run in the terminal: a page that is redrawn, plain lines where there is no terminal, tables at the end."""
+"""A run in the terminal: a page that is redrawn, plain lines where there is no terminal, tables at the end.
+
+What a run holds (names, reasons, texts of a model) is shown as it is: it is never read as Rich's markup.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -25,7 +28,7 @@ def page(view: RunFollower, state: str, seconds: float) -> RenderableType:
     for column in ("policy", "step", "reward", "curve", "lag", "wait", "shipped", "of full"):
         policies.add_column(column, no_wrap=True)
     for progress in view.policies.values():
-        policies.add_row(*_policy_cells(progress))
+        policies.add_row(*_texts(_policy_cells(progress)))
     parts: list[RenderableType] = [
         Text.assemble((view.config.name, "bold cyan"), f"  {state}  {clock(seconds)}"),
         policies,
@@ -41,9 +44,9 @@ def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("figure", style="dim", no_wrap=True)
     for column in shown.columns:
-        table.add_column(column)
+        table.add_column(Text(column))
     for label, cells in shown.rows:
-        table.add_row(label, *cells)
+        table.add_row(*_texts((label, *cells)))
     curves = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("curve", *figures.policies):
         curves.add_column(column, no_wrap=True)
@@ -59,7 +62,7 @@ def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
     for role in ("manager", "trainer", "pool"):
         for status in view.of_role(role):
             rate = tokens_per_s(status) if status.state != "left" else ""
-            people.add_row(status.participant, status.state, rate, status.waiting or "–")
+            people.add_row(*_texts((status.participant, status.state, rate, status.waiting or "–")))
     head = Text.assemble((figures.run, "bold cyan"), f"  {state}  {time.strftime('%H:%M:%S')}")
     return Group(head, table, curves, people)
 
@@ -71,7 +74,7 @@ def participants(view: RunFollower) -> Table:
         table.add_column(column, no_wrap=column != "figures", overflow="ellipsis")
     for role in ("manager", "trainer", "pool"):
         for status in view.of_role(role):
-            table.add_row(status.participant, status.state, tokens_per_s(status), _figures(status))
+            table.add_row(*_texts((status.participant, status.state, tokens_per_s(status), _figures(status))))
     return table
 
 
@@ -105,20 +108,21 @@ def summary(console: Console, figures: Mapping[str, Any]) -> None:
     each = {policy: flatten(values) for policy, values in policies.items()}
     names = [*own, *(name for values in each.values() for name in values if name not in own)]
     for name in dict.fromkeys(names):
-        table.add_row(name, _cell(name, own.get(name)), *(_cell(name, values.get(name)) for values in each.values()))
+        cells = (_cell(name, values.get(name)) for values in (own, *each.values()))
+        table.add_row(*_texts((name, *cells)))
     console.print(table)
     for policy, values in policies.items():
         if values.get("rewards"):
-            console.print(f"reward of {policy}  {sparkline(values['rewards'], 60)}", highlight=False)
+            console.print(Text(f"reward of {policy}  {sparkline(values['rewards'], 60)}"))
 
 
 def rows(console: Console, columns: Sequence[str], data: Sequence[Mapping[str, Any]]) -> None:
     """A plain table of query results; not cut where the output is no terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold")
     for row in data:
-        table.add_row(*(_cell("", row[column]) for column in columns))
+        table.add_row(*_texts(_cell("", row[column]) for column in columns))
     console.print(table)
 
 
@@ -145,6 +149,11 @@ def _policy_cells(progress: PolicyProgress) -> list[str]:
 def _figures(status: Status) -> str:
     shown = {key: value for key, value in sorted(status.figures.items()) if key != "tokens_per_s"}
     return "  ".join(f"{key} {value:.4g}" for key, value in shown.items())
+
+
+def _texts(cells: Iterable[str]) -> list[Text]:
+    """Cells as they are: text in a table would be markup."""
+    return [Text(cell) for cell in cells]
 
 
 def _cell(name: str, value: object) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from astraflow.follow import RunFollower
 from astraflow.recipe import load_run_config
 from infra.display import line, page
 from infra.interrupts import farewell
-from infra.launch import Launched, flow_run_state, raise_if_dead
+from infra.launch import Launched, cancel, flow_run_state, raise_if_dead
 from infra.wishes import stop
 from storage.errors import ConfigError, DeadlineError
 from storage.store import ObjectStore
@@ -29,7 +30,7 @@ def follow(store: ObjectStore, run: str, launched: Launched, console: Console) -
     try:
         watch(store, run, launched, console)
     except KeyboardInterrupt:
-        _interrupted(store, run, console)
+        _interrupted(store, run, launched, console)
         return False
     return True
 
@@ -53,7 +54,7 @@ def show(view: RunFollower, console: Console, *, alive: Callable[[], None]) -> N
                 live.update(page(view, "over" if view.is_over else "running", now - start), refresh=True)
             elif now - said >= _LINE_EVERY_S or view.is_over:
                 said = now
-                console.print(line(view, now - start), highlight=False, soft_wrap=True)
+                console.print(Text(line(view, now - start)), soft_wrap=True)
             if view.is_over:
                 return
             if now - asked >= _ASK_PREFECT_EVERY_S:
@@ -99,7 +100,7 @@ def _wait_for_experiment(launched: Launched) -> None:
         time.sleep(0.5)
 
 
-def _interrupted(store: ObjectStore, run: str, console: Console) -> None:
+def _interrupted(store: ObjectStore, run: str, launched: Launched, console: Console) -> None:
     """Say what goes on; a second Ctrl-C soon after, however soon, stops it."""
     try:
         farewell(
@@ -108,10 +109,20 @@ def _interrupted(store: ObjectStore, run: str, console: Console) -> None:
         )
         time.sleep(SECOND_PRESS_S)
     except KeyboardInterrupt:
-        console.print("Stopping the run; Ctrl-C does not wait for it …", highlight=False)
+        console.print("Stopping the run; Ctrl-C does not wait for it …", highlight=False, markup=False)
         try:
-            reason = stop(store, run, reason="stopped from the terminal")
+            said = f"Stopped: {_stop(store, run, launched)}"
         except KeyboardInterrupt:
-            console.print(f"The wish to stop {run} stays: its manager will hear it.", highlight=False)
-        else:
-            console.print(f"Stopped: {reason}", highlight=False)
+            said = f"The wish to stop {run} stays: its manager will hear it."
+        console.print(said, highlight=False, markup=False)
+
+
+def _stop(store: ObjectStore, run: str, launched: Launched) -> str:
+    """End the run, or its experiment if that has not created the run yet; why it ended."""
+    try:
+        return stop(store, run, reason="stopped from the terminal")
+    except ConfigError as error:
+        if error.kind != "no_run":
+            raise
+    cancel(launched)
+    return f"the experiment is being cancelled; there was no run {run} yet"

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.interrupts import leaving
-from infra.processes import MARKER, Process, end, marked, spawn
+from infra.processes import MARKER, Process, end, marked, running, spawn
 from storage.errors import ServiceError
 
 PREFERRED_PORT = 4200
@@ -33,6 +33,8 @@ FIXED_PORTS = range(10_000, 32_000)
 START_TIMEOUT_S = 180.0
 UNDONE = "What was started has been ended again: nothing of the local stack runs."
 FLOW_GRACE_S = 25.0  # a cancelled pool may drain for 20 s
+NOBODY = Process(0, "")  # stands in for the runner while only the server was started
+_SERVER, _RUNNER = "infra.prefect_server", "infra.deployments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,32 +129,43 @@ def prefect_environment(home: Path, port: int) -> dict[str, str]:
 
 
 def _start(home: Path, old: Stack | None) -> Stack:
-    """Start server and runner side by side; of ``old``, a server that runs is kept, and flow runs in any case."""
-    if old is not None:
-        old.runner.signal(signal.SIGKILL)  # at SIGTERM it would take its flow runs with it
+    """Start server and runner side by side; of ``old``, a server that runs is kept, and flow runs in any case.
+
+    The state file is written after each start; what a start that was killed in between has left is ended first, so
+    there are never two servers over one database.
+    """
+    mark = stack_id(home)
+    for stray in running(mark, _RUNNER):
+        stray.signal(signal.SIGKILL)  # at SIGTERM it would take its flow runs with it
     if old is not None and old.server.is_alive:
         port, server = old.port, old.server
     else:
+        end(running(mark, _SERVER), grace_s=10)
         with _listener(old.port if old else PREFERRED_PORT) as listener:
             port = listener.getsockname()[1]
             server = spawn(
-                [sys.executable, "-m", "infra.prefect_server", str(listener.fileno())],
+                [sys.executable, "-m", _SERVER, str(listener.fileno())],
                 log=_server_log(home),
                 env=prefect_environment(home, port),
                 pass_fds=[listener.fileno()],
             )
+        _write_state(home, Stack(port, server, NOBODY))
     _ready_file(home).unlink(missing_ok=True)
     runner = spawn(
-        [sys.executable, "-m", "infra.deployments", str(_ready_file(home))],
+        [sys.executable, "-m", _RUNNER, str(_ready_file(home))],
         log=_runner_log(home),
         env=prefect_environment(home, port),
     )
     stack = Stack(port, server, runner)
-    state = {"port": port, "server": asdict(server), "runner": asdict(runner)}
+    _write_state(home, stack)
+    return stack
+
+
+def _write_state(home: Path, stack: Stack) -> None:
+    state = {"port": stack.port, "server": asdict(stack.server), "runner": asdict(stack.runner)}
     temporary = _state_file(home).with_suffix(".tmp")
     temporary.write_text(json.dumps(state, indent=2))
     temporary.replace(_state_file(home))
-    return stack
 
 
 def _undo(home: Path, before: list[Process]) -> None:

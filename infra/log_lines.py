@@ -6,9 +6,10 @@ processes, so each poll looks back a little and leaves out what it has given.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,11 +19,12 @@ from storage.store import ObjectStore
 
 _PAGE = 200  # the most that Prefect gives at once
 _LOOK_BACK = timedelta(seconds=30)
+_BEGAN = re.compile(r" began at (\S+)$")  # as ``flows.lifecycle`` writes it
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line (or message of several lines). ``flow`` is experiment, manager, trainer-NAME or pool-NAME."""
+    """One line (or message of several lines). ``flow`` is experiment, manager, trainer-NAME, pool-NAME or operator."""
 
     flow: str
     text: str
@@ -46,8 +48,8 @@ def is_meant(flow: str, wanted: str | None) -> bool:
 class PrefectLines:
     """Through the server's API. To be made after ``Server.use``."""
 
-    def __init__(self, run: str, wanted: str | None) -> None:
-        self._run, self._wanted = run, wanted
+    def __init__(self, store: str, run: str, wanted: str | None) -> None:
+        self._store, self._run, self._wanted = store, run, wanted
         self._given: dict[str, datetime] = {}  # ids of lines of the last while
         self._since: datetime | None = None
 
@@ -71,10 +73,18 @@ class PrefectLines:
         )
         from prefect.client.schemas.sorting import LogSort  # noqa: PLC0415
 
+        from flows.children import store_tag  # noqa: PLC0415
+        from tasks.prefect_api import read_all_flow_runs  # noqa: PLC0415
+
         lines: list[Line] = []
         with get_client(sync_client=True) as client:
             tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"run:{self._run}"]))
-            runs = {run.id: _flow_of(run.tags) for run in client.read_flow_runs(flow_run_filter=tagged, limit=200)}
+            own = store_tag(self._store)
+            runs = {
+                run.id: flow_of(run.tags, run.name)
+                for run in read_all_flow_runs(client, tagged)
+                if own in run.tags or not any(tag.startswith("store:") for tag in run.tags)
+            }
             meant = [id for id, flow in runs.items() if is_meant(flow, self._wanted)]
             if not meant:
                 return []
@@ -103,8 +113,10 @@ class PrefectLines:
             self._given = {id: time for id, time in self._given.items() if time >= oldest}
 
 
-def _flow_of(tags: list[str]) -> str:
-    return next((tag.removeprefix("child:") for tag in tags if tag.startswith("child:")), "experiment")
+def flow_of(tags: list[str], name: str) -> str:
+    """What a flow run is called in logs: a child by its tag, others by name (``RUN/experiment``, ``RUN/pause``)."""
+    child = next((tag.removeprefix("child:") for tag in tags if tag.startswith("child:")), None)
+    return child or ("experiment" if name.rpartition("/")[2] == "experiment" else "operator")
 
 
 @dataclass(slots=True)
@@ -116,6 +128,7 @@ class FileLines:
     wanted: str | None
     folder: Path
     _places: dict[Path, int] = field(default_factory=dict)
+    _begun: dict[Path, str] = field(default_factory=dict)
 
     def poll(self) -> list[Line]:
         """Raises ``ServiceError`` if this stack has no file of the run."""
@@ -132,10 +145,10 @@ class FileLines:
         return lines
 
     def _files(self) -> Iterator[tuple[Path, str]]:
-        """Of every participant that ever beat, in the order of their files' beginnings."""
+        """Of every participant that ever beat, in the order in which they began."""
         prefix = RunKeys(self.run).statuses
         names = [info.key.removeprefix(prefix).removesuffix(".json") for info in self.store.list(prefix)]
-        found = [(self.folder / f"{name}.log", _flow_of_participant(name)) for name in names]
+        found = [(self.folder / f"{name}.log", flow_of_participant(name)) for name in names]
         there = [(path, flow) for path, flow in found if path.is_file()]
         if not there:
             raise ServiceError(
@@ -144,12 +157,18 @@ class FileLines:
                 remedy="They are on the machine that runs it, and in its Prefect server's pages",
                 kind="no_logs",
             )
-        yield from sorted(there, key=lambda item: item[0].stat().st_ctime_ns)
+        yield from sorted(there, key=lambda item: self._began(item[0]))
+
+    def _began(self, path: Path) -> str:
+        """When a file was begun, by its first line; of a file without it, when it was first seen to have changed."""
+        if path not in self._begun:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                first = _BEGAN.search(file.readline())
+            changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
+            self._begun[path] = first[1] if first else changed
+        return self._begun[path]
 
 
-def _flow_of_participant(participant: str) -> str:
-    """``trainer-solver-3f2a9c11-2`` -> ``trainer-solver``."""
-    words = participant.split("-")
-    while len(words) > 1 and (words[-1].isdecimal() or len(words[-1]) == 8):
-        words.pop()
-    return "-".join(words)
+def flow_of_participant(participant: str) -> str:
+    """``trainer-solver-3f2a9c11-2`` -> ``trainer-solver``: a name of eight letters or of digits stays."""
+    return re.sub(r"-[0-9a-f]{8}(-\d+)?$", "", participant)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from astraflow.recipe import store_url
+from astraflow.config import RunConfig
+from astraflow.recipe import load_recipe, store_url
 from infra.local_stack import is_healthy, read_stack, stack_home
 from storage import open_store
 from storage.errors import ConfigError, ServiceError
@@ -78,19 +81,19 @@ def named_store(option: str | None) -> str:
 
 def find_run(store: ObjectStore, run: str | None) -> str:
     """``run``, or the newest run of the store. Raises ``ConfigError`` if there is none."""
-    from astraflow.query import runs  # noqa: PLC0415  # brings duckdb: nothing else here needs it
+    from astraflow.query import newest_run  # noqa: PLC0415  # brings duckdb: nothing else here needs it
 
     if run:
         return run
-    entries = runs(store)
-    if not entries:
+    newest = newest_run(store)
+    if newest is None:
         raise ConfigError(
             f"there is no run in {store.url}",
             where="--last",
             remedy="Start one with `astraflow run`, or name another store with --store",
             kind="no_run",
         )
-    return entries[-1].run
+    return newest
 
 
 def open_named(option: str | None) -> ObjectStore:
@@ -111,4 +114,29 @@ def find_recipe(name: str) -> Path:
     """A recipe file by path, or one that comes with AstraFlow by its name (``tiny-add``)."""
     path = Path(name)
     built_in = RECIPES / (name if name.endswith(".toml") else f"{name}.toml")
-    return built_in if not path.exists() and path.name == name and built_in.exists() else path
+    return built_in if not path.is_file() and path.name == name and built_in.is_file() else path
+
+
+def read_recipe(file: Path, overrides: Sequence[str] = (), *, default_store: str) -> RunConfig:
+    """``load_recipe``, where an ``extends`` may name a recipe that comes with AstraFlow."""
+    return load_recipe(file, overrides, default_store=default_store, built_in=RECIPES)
+
+
+def find_recipes(folder: Path) -> list[Path]:
+    """The recipe files of a folder, its ``recipes`` and AstraFlow's own, by name; a folder's own hides a built-in one.
+
+    ``local`` is left out: it is the name of the deployment that every flow has.
+    """
+    found = {
+        file.stem: file for place in (RECIPES, folder / "recipes", folder) for file in sorted(place.glob("*.toml"))
+    }
+    return [file for name, file in sorted(found.items()) if name != "local" and _is_recipe(file)]
+
+
+def _is_recipe(file: Path) -> bool:
+    """Whether a TOML file looks like one, so that a project's other files are left alone."""
+    try:
+        keys = tomllib.loads(file.read_text(encoding="utf-8")).keys()
+    except (OSError, ValueError):
+        return False
+    return "extends" in keys or {"policies", "problems"} <= keys

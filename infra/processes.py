@@ -91,6 +91,11 @@ def marked(stack: str) -> list[Process]:
     return [Process(pid, started) for pid in found if (started := started_at(pid)) is not None]
 
 
+def running(stack: str, module: str) -> list[Process]:
+    """The stack's processes that were started as ``python -m MODULE``, known to its state file or not."""
+    return [process for process in marked(stack) if module in _command(process.pid)]
+
+
 def end(processes: Iterable[Process], *, grace_s: float) -> int:
     """SIGTERM, wait up to ``grace_s``, then SIGKILL what is left; returns how many had to be killed."""
     waiting = list(processes)
@@ -119,6 +124,16 @@ def _pids_with(setting: str) -> list[int]:
         return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if wanted in _environment(folder)]
     rows = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False).stdout
     return [int(row.split(maxsplit=1)[0]) for row in rows.splitlines() if setting in row.split()]
+
+
+def _command(pid: int) -> list[str]:
+    if sys.platform == "linux":
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return []
+    command = ["ps", "-o", "command=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
 def _environment(folder: Path) -> list[bytes]:

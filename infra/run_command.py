@@ -12,11 +12,11 @@ from rich.console import Console
 from astraflow import open_run
 from astraflow.bootstrap import check_config, check_run
 from astraflow.config import RunConfig
-from astraflow.recipe import dump_toml, load_recipe, load_run_config
-from flows.children import children_of
+from astraflow.recipe import dump_toml, load_run_config
 from infra.display import summary
 from infra.interrupts import INTERRUPTED, leaving
-from infra.places import DEFAULT_STORE, find_recipe, find_server, open_named
+from infra.places import DEFAULT_STORE, find_recipe, find_server, open_named, read_recipe
+from infra.regions import plan
 from storage import open_store
 from storage.errors import ConfigError
 from storage.keys import RunKeys
@@ -33,24 +33,33 @@ def resolve(recipe: str | None, overrides: Sequence[str], *, resume: str | None,
         )
     named = [f"store={json.dumps(store)}"] if store else []
     default = os.environ.get("ASTRAFLOW_STORE") or DEFAULT_STORE
-    return load_recipe(find_recipe(recipe), [*overrides, *named], default_store=default)
+    return read_recipe(find_recipe(recipe), [*overrides, *named], default_store=default)
 
 
 def show_plan(config: RunConfig, *, as_json: bool) -> None:
     """Print the resolved config and what would start, having checked all that needs no store."""
     frozen, problems = check_config(config)
     keys = RunKeys(config.name)
-    children = children_of(config)
+    planned = plan(config)
     if as_json:
-        plan = [{"flow": child.flow, "name": child.key, "parameters": child.parameters} for child in children]
-        _print({"config": frozen.model_dump(mode="json"), "starts": plan, "keys": keys.root})
+        starts = [
+            {
+                "flow": each.child.flow,
+                "name": each.child.key,
+                "parameters": each.child.parameters,
+                "deployment": each.deployment,
+                "note": each.note,
+            }
+            for each in planned
+        ]
+        _print({"config": frozen.model_dump(mode="json"), "starts": starts, "keys": keys.root})
         return
     lines = [
         dump_toml(frozen).rstrip(),
         "",
-        f"# Would start, each as a flow run and process of its own ({len(children) + 1}):",
+        f"# Would start, each as a flow run and process of its own ({len(planned) + 1}):",
         f"#   experiment/local            {config.name}/experiment",
-        *(f"#   {f'{child.flow}/{child.deployments[0]}':<27} {config.name}/{child.key}" for child in children),
+        *(f"#   {each.deployment:<27} {config.name}/{each.child.key}  {each.note}".rstrip() for each in planned),
         f"# Would write under {config.store}/{keys.root}, first:",
         f"#   {keys.problems(frozen.data_hash)}  ({len(problems)} problems)",
         f"#   {keys.config}",
@@ -72,7 +81,7 @@ def run(config: RunConfig, *, resume: bool, detach: bool, as_json: bool) -> int:
     with leaving(f"The run {config.name} may have been launched: `astraflow status {config.name}` tells."):
         launched = launch.launch(server, config, resume=resume)
     with leaving(f"The run {config.name} goes on by itself: `astraflow status {config.name}`."):
-        console.print(f"run {config.name}  {launched.url}", highlight=False, soft_wrap=True)
+        console.print(f"run {config.name}  {launched.url}", highlight=False, markup=False, soft_wrap=True)
         if detach:
             if as_json:
                 _print({"run": config.name, "store": store.url, "flow_run": launched.id, "url": launched.url})

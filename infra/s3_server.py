@@ -107,8 +107,9 @@ def _settings(folder: Path) -> tuple[dict[str, int], S3Server]:
     """Ports and credentials: those of the folder's last server, or new ones."""
     path = folder / "server.json"
     if path.exists():
-        saved = json.loads(path.read_text())
-        return saved["ports"], S3Server(**saved["server"])
+        with contextlib.suppress(ValueError):  # a start that was killed before whole files were written in one step
+            saved = json.loads(path.read_text())
+            return saved["ports"], S3Server(**saved["server"])
     ports = _free_ports()
     server = S3Server(f"http://127.0.0.1:{ports['s3.port']}", secrets.token_hex(10), secrets.token_hex(20))
     credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
@@ -117,8 +118,10 @@ def _settings(folder: Path) -> tuple[dict[str, int], S3Server]:
         ("s3.json", {"identities": [identity]}),
         ("server.json", {"ports": ports, "server": asdict(server)}),
     ):
-        (folder / name).touch(mode=0o600)
-        (folder / name).write_text(json.dumps(content, indent=1))
+        unfinished = folder / f".{name}"
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(json.dumps(content, indent=1))
+        unfinished.replace(folder / name)
     return ports, server
 
 

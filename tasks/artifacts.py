@@ -6,8 +6,10 @@ import contextlib
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
+from httpx import HTTPStatusError, codes
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_UI_URL
 
 from storage.errors import ServiceError
@@ -15,7 +17,9 @@ from tasks.prefect_api import reaching_prefect
 
 
 class LiveArtifact:
-    """One artifact of a flow run, made at the first write. For the eye only: a server that is away is passed over.
+    """One artifact of a flow run, made at the first write, and anew if somebody has deleted it.
+
+    For the eye only: a server that is away is passed over; one that refuses is the caller's (``HTTPStatusError``).
 
     ``kind`` is Prefect's: ``markdown``, ``progress`` (a percentage) or ``table`` (JSON text of rows). Without a key it
     is shown on its flow run alone.
@@ -33,15 +37,21 @@ class LiveArtifact:
         if (data, description) == self._last:
             return
         with contextlib.suppress(ServiceError), reaching_prefect("an artifact"), get_client(sync_client=True) as client:
-            if self.id is None:
+            if self.id is None or not self._update(client, self.id, data, description):
                 said = description or self._new.description
                 self.id = client.create_artifact(self._new.model_copy(update={"data": data, "description": said})).id
-            else:
-                update = (
-                    ArtifactUpdate(data=data, description=description) if description else ArtifactUpdate(data=data)
-                )
-                client.update_artifact(self.id, update)
             self._last = (data, description)
+
+    def _update(self, client: SyncPrefectClient, id: UUID, data: Any, description: str) -> bool:
+        """Write it in place; False if somebody has deleted it."""
+        update = ArtifactUpdate(data=data, description=description) if description else ArtifactUpdate(data=data)
+        try:
+            client.update_artifact(id, update)
+        except (ObjectNotFound, HTTPStatusError) as error:
+            if isinstance(error, HTTPStatusError) and error.response.status_code != codes.NOT_FOUND:
+                raise
+            return False
+        return True
 
 
 def artifact_key(*words: str) -> str:

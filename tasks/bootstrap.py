@@ -7,23 +7,36 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from astraflow.config import RunConfig
-from astraflow.recipe import load_run_config
+from astraflow.recipe import load_run_config, with_store_urls
 from storage import open_store
 from storage.errors import ConfigError
+from storage.store import ObjectStore
 
 
 @task(name="begin run", retries=0, cache_policy=NO_CACHE)
 def begin_run(config: RunConfig, *, resume: bool) -> RunConfig:
-    """Create the run of ``config``; with ``resume``, or in a later life of this flow run, load it instead."""
+    """Create the run of ``config``; with ``resume``, or in a later life of this flow run, load it instead.
+
+    The store is always the one that ``config`` names: a store that was moved or copied keeps the old one's address.
+    """
     from astraflow.bootstrap import create_run  # noqa: PLC0415  # brings the workflow's imports: only needed here
 
+    config = with_store_urls(config)  # a form may name a folder; children run elsewhere
     store = open_store(config.store)
-    config = config.model_copy(update={"store": store.url})  # a form may name a folder; children run elsewhere
     if resume:
-        return load_run_config(store, config.name)
+        return _load(store, config.name)
     try:
         return create_run(store, config)
     except ConfigError as error:
-        if error.kind == "run_exists" and int(flow_run.run_count or 1) > 1:
-            return load_run_config(store, config.name)
+        if error.kind == "run_exists" and is_later_life():
+            return _load(store, config.name)
         raise
+
+
+def is_later_life() -> bool:
+    """Whether this flow run has run before: what its earlier life created and started is there."""
+    return int(flow_run.run_count or 1) > 1
+
+
+def _load(store: ObjectStore, run: str) -> RunConfig:
+    return load_run_config(store, run).model_copy(update={"store": store.url})

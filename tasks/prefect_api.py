@@ -10,11 +10,15 @@ from contextlib import contextmanager, suppress
 from uuid import UUID
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
 
 from storage.errors import ServiceError
 
+_PAGE = 200  # the most flow runs that the server gives at once
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -31,6 +35,18 @@ def reaching_prefect(what: str) -> Iterator[None]:
         if error.response.status_code not in _PASSING:
             raise
         raise _unreachable(what, error) from error
+
+
+def read_all_flow_runs(client: SyncPrefectClient, wanted: FlowRunFilter) -> list[FlowRun]:
+    """All flow runs that a filter lets through, page by page, each once."""
+    found: dict[UUID, FlowRun] = {}
+    offset = 0
+    while True:
+        page = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.ID_DESC, limit=_PAGE, offset=offset)
+        found |= {run.id: run for run in page}
+        offset += len(page)
+        if len(page) < _PAGE:
+            return list(found.values())
 
 
 def tag_flow_run(*tags: str) -> None:

@@ -46,22 +46,29 @@ class RunPage:
         self._of_children: dict[tuple[str, str], LiveArtifact] = {}
 
     def write(self, flow_runs: Mapping[str, str], events: Sequence[str] = (), *, state: str = "") -> None:
-        """Bring everything up to date. ``flow_runs`` are the present ones of the run's children, by ``role-name``."""
+        """Bring everything up to date. ``flow_runs`` are the present ones of the run's children, by ``role-name``.
+
+        Raises nothing: what goes wrong is noted, once as long as it stays the same.
+        """
+        try:
+            self._write(flow_runs, events, state)
+        except Exception as error:  # noqa: BLE001  # a page is for the eye: whatever it meets, the run goes on
+            fault = str(error) if isinstance(error, AstraFlowError) else f"{type(error).__name__}: {error}"
+            if fault != self._fault:
+                self._note(f"the run's page could not be drawn: {fault}")
+            self._fault = fault
+        else:
+            self._fault = ""
+
+    def _write(self, flow_runs: Mapping[str, str], events: Sequence[str], state: str) -> None:
         from astraflow.pages.page import page, pools  # noqa: PLC0415  # as above
 
-        try:
-            self._run.refresh()
-            is_new = self._page.id is None
-            self._page.write(page(self._run, self._view, state=state, events=events))
-            if is_new and self._page.id is not None:
-                self._note(f"the run's live page: {artifact_url(self._page.id)}")
-            self._pools.write(json.dumps(pools(self._run, self._view)))
-        except AstraFlowError as error:
-            if str(error) != self._fault:
-                self._note(f"the run's page could not be drawn: {error}")
-            self._fault = str(error)
-            return
-        self._fault = ""
+        self._run.refresh()
+        before = self._page.id
+        self._page.write(page(self._run, self._view, state=state, events=events))
+        if self._page.id is not None and self._page.id != before:
+            self._note(f"the run's live page: {artifact_url(self._page.id)}")
+        self._pools.write(json.dumps(pools(self._run, self._view)))
         for child, id in flow_runs.items():
             self._link(child, id)
         for policy in self._view.policies:

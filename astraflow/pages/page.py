@@ -40,7 +40,7 @@ def page(run: Run, view: RunFollower, *, state: str = "", events: Sequence[str] 
         *table(list(POOL_COLUMNS), pools(run, view)),
     ]
     if events:
-        lines += ["", "## Events", "", *(f"- {event}" for event in events[-EVENTS:])]
+        lines += ["", "## Events", "", *(f"- {' '.join(event.split())}" for event in events[-EVENTS:])]
     return "\n".join(lines) + "\n"
 
 

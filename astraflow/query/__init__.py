@@ -6,7 +6,7 @@ Everything here only reads the object store; it works on a live run, on a finish
 from __future__ import annotations
 
 from astraflow.query.figures import PolicyFigures, RunFigures
-from astraflow.query.listing import RunEntry, runs
+from astraflow.query.listing import RunEntry, newest_run, runs
 from astraflow.query.run import Run, open_run
 
-__all__ = ["PolicyFigures", "Run", "RunEntry", "RunFigures", "open_run", "runs"]
+__all__ = ["PolicyFigures", "Run", "RunEntry", "RunFigures", "newest_run", "open_run", "runs"]

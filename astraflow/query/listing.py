@@ -36,6 +36,14 @@ def runs(store: ObjectStore) -> list[RunEntry]:
     return sorted(entries, key=lambda entry: (entry.created_s or 0.0, entry.run))
 
 
+def newest_run(store: ObjectStore) -> str | None:
+    """The name of the newest run, None if there is none: what ``runs`` ends with, without a look into the runs."""
+    names = list(_names(store))
+    if len(names) < 2:
+        return names[0] if names else None
+    return max(names, key=lambda run: (_created_s(store, RunKeys(run)) or 0.0, run))
+
+
 def _names(store: ObjectStore) -> Iterator[str]:
     """Folders with a config, found by leaping from one folder's first key to the next folder."""
     after: str | None = None

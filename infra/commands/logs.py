@@ -25,7 +25,8 @@ _EVERY_S = 1.0
 def logs(
     run: RunName = None,
     flow: Annotated[
-        str | None, typer.Option("--flow", help="experiment, manager, trainer, trainer-POLICY, pool, pool-NAME.")
+        str | None,
+        typer.Option("--flow", help="experiment, manager, trainer, trainer-POLICY, pool, pool-NAME, mirror, operator."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
     files: Annotated[
@@ -68,9 +69,9 @@ def _source(opened: ObjectStore, run: str, flow: str | None, console: Console, *
     try:
         find_server(runner=False).use()
     except ServiceError as error:
-        Console(stderr=True).print(f"{error.what}: reading the files instead", style="dim", highlight=False)
+        Console(stderr=True).print(Text(f"{error.what}: reading the files instead", "dim"))
         return in_files
-    return PrefectLines(run, flow)
+    return PrefectLines(opened.url, run, flow)
 
 
 def _follow(console: Console, source: Lines, opened: ObjectStore, run: str, *, as_json: bool) -> None:

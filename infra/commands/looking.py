@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from infra.commands.options import Json, Last, RunName, Store, print_json, run_url, say
 
@@ -50,7 +51,7 @@ def status(
         view = _view(opened)
         console.print(participants(view))
         for line in view.waiting():
-            console.print(f"waits  {line}", highlight=False)
+            console.print(Text(f"waits  {line}"))
 
 
 def report(

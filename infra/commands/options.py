@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from storage.store import ObjectStore
 
 EPILOG = (
     "Exit codes: 0 done; 1 other error; 2 wrong input (recipe, option, name); 3 object store; "
@@ -23,6 +27,8 @@ Store = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Last = Annotated[bool, typer.Option("--last", help="The newest run of the store.")]
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's name; left out: the newest run.")]
+RunOption = Annotated[str | None, typer.Option("--run", help="The run's name; left out: the newest run.")]
+ToFolder = Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder.")]
 
 
 def run_url(run: str | None, store: str | None) -> str:
@@ -31,6 +37,17 @@ def run_url(run: str | None, store: str | None) -> str:
 
     opened = open_named(store)
     return f"{opened.url}/{find_run(opened, run)}"
+
+
+def named_run(run: str | None, store: str | None, *, last: bool) -> tuple[ObjectStore, str]:
+    """The store and the run for a command that changes something: it never takes the newest run unasked."""
+    from infra.places import find_run, open_named
+    from storage.errors import ConfigError
+
+    if run is None and not last:
+        raise ConfigError("no run is named", where="command line", remedy="Name it, or say --last", kind="usage")
+    opened = open_named(store)
+    return opened, find_run(opened, run)
 
 
 def print_json(value: object) -> None:

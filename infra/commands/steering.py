@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from infra.commands.options import Json, Last, RunName, Store, print_json, say
-from storage.errors import ConfigError
-from storage.store import ObjectStore
+from infra.commands.options import Json, Last, RunName, Store, named_run, print_json, say
 
 Policy = Annotated[str | None, typer.Option("--policy", help="Only this policy; left out: all of the run.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the manager's answer.")]
@@ -24,7 +22,7 @@ def stop(
     """End a run: trainers keep a checkpoint, pools hand back, and the log is closed."""
     from infra import wishes
 
-    opened, name = _meant(run, store, last=last)
+    opened, name = named_run(run, store, last=last)
     reason = wishes.stop(opened, name, reason="astraflow stop", timeout_s=timeout_s)
     if as_json:
         print_json({"run": name, "stopped": reason})
@@ -43,7 +41,7 @@ def pause(
     """Give no more leases, until `resume`. What is being played and trained is finished; nothing ends."""
     from infra import wishes
 
-    opened, name = _meant(run, store, last=last)
+    opened, name = named_run(run, store, last=last)
     wishes.pause(opened, name, policy or "", reason="astraflow pause", timeout_s=timeout_s)
     _tell(name, policy, "paused", f"`astraflow resume {name}` goes on", as_json=as_json)
 
@@ -59,19 +57,9 @@ def resume(
     """Give leases again. (A run whose processes have ended goes on with `run --resume`.)"""
     from infra import wishes
 
-    opened, name = _meant(run, store, last=last)
+    opened, name = named_run(run, store, last=last)
     wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
     _tell(name, policy, "resumed", "leases are given again", as_json=as_json)
-
-
-def _meant(run: str | None, store: str | None, *, last: bool) -> tuple[ObjectStore, str]:
-    """The store and the run: steering never takes the newest run unasked."""
-    from infra.places import find_run, open_named
-
-    if run is None and not last:
-        raise ConfigError("no run is named", where="command line", remedy="Name it, or say --last", kind="usage")
-    opened = open_named(store)
-    return opened, find_run(opened, run)
 
 
 def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:

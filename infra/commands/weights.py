@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from infra.commands.options import EPILOG, Json, Last, Store, print_json, say
+from infra.commands.options import EPILOG, Json, Last, RunOption, Store, ToFolder, named_run, print_json, say
 
 if TYPE_CHECKING:
     from astraflow.weights.subscriber import Subscriber
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(name="weights", help="The published weights of a run.", no_args_is_help=True, rich_markup_mode=None)
 
-Run = Annotated[str | None, typer.Option("--run", help="The run's name; left out: the newest run.")]
 PolicyName = Annotated[str | None, typer.Option("--policy", help="The policy; left out if the run has only one.")]
 Version = Annotated[int, typer.Argument(min=0, help="A version's number.")]
 
@@ -35,7 +34,7 @@ class Place:
 
 @app.command("list", epilog=EPILOG)
 def list_versions(
-    run: Run = None, last: Last = False, policy: PolicyName = None, store: Store = None, as_json: Json = False
+    run: RunOption = None, last: Last = False, policy: PolicyName = None, store: Store = None, as_json: Json = False
 ) -> None:
     """List the versions and merged deltas, with what they cost to ship."""
     from astraflow.weights.inspection import history
@@ -49,7 +48,7 @@ def list_versions(
 @app.command(epilog=EPILOG)
 def show(
     version: Version,
-    run: Run = None,
+    run: RunOption = None,
     last: Last = False,
     policy: PolicyName = None,
     store: Store = None,
@@ -80,7 +79,7 @@ def show(
 
 @app.command(epilog=EPILOG)
 def verify(
-    run: Run = None, last: Last = False, policy: PolicyName = None, store: Store = None, as_json: Json = False
+    run: RunOption = None, last: Last = False, policy: PolicyName = None, store: Store = None, as_json: Json = False
 ) -> None:
     """Read every object and every version, and say what is not whole. Exit code 6 if something is damaged."""
     from astraflow.weights.inspection import verify as find
@@ -108,7 +107,7 @@ def verify(
 def diff(
     one: Version,
     other: Version,
-    run: Run = None,
+    run: RunOption = None,
     last: Last = False,
     policy: PolicyName = None,
     store: Store = None,
@@ -126,7 +125,7 @@ def diff(
 
 @app.command(epilog=EPILOG)
 def sparsity(
-    run: Run = None,
+    run: RunOption = None,
     last: Last = False,
     policy: PolicyName = None,
     first: Annotated[int, typer.Option("--from", min=1, help="First version.")] = 1,
@@ -166,27 +165,23 @@ def sparsity(
 @app.command(epilog=EPILOG)
 def export(
     version: Version,
-    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder.")],
-    run: Run = None,
+    to: ToFolder,
+    run: RunOption = None,
     last: Last = False,
     policy: PolicyName = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
     """Write a version as a Hugging Face folder that transformers (or peft, for an adapter) loads."""
-    from astraflow.weights.export import export_policy
+    from infra.commands.taking_out import write_out
 
     place = _place(run, policy, store)
-    done = export_policy(place.store, place.keys, place.policy, to, version=version)
-    if as_json:
-        print_json(dataclasses.asdict(done))
-    else:
-        say(f"{done.folder}: version {done.version} of {done.policy} (step {done.step}): {', '.join(done.files)}")
+    write_out(place.store, place.keys, place.policy, to, version, as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
 def collect(
-    run: Run = None,
+    run: RunOption = None,
     last: Last = False,
     policy: PolicyName = None,
     keep: Annotated[list[int] | None, typer.Option("--keep", help="A version that stays, beside the newest.")] = None,
@@ -199,6 +194,8 @@ def collect(
     from astraflow.weights.garbage import collect as delete
     from astraflow.weights.garbage import find_garbage
 
+    if not dry_run:
+        named_run(run, store, last=last)
     place = _place(run, policy, store)
     if not dry_run:
         _must_have_stopped(place)

@@ -28,6 +28,23 @@ def test_passing_faults_are_borne_until_the_deadline() -> None:
         raise StoreError("down", kind="unreachable")
 
 
+def test_while_the_run_gets_on_the_deadline_moves() -> None:
+    now, steps = [0.0], [0]
+    patience = Patience(lambda text: None, clock=lambda: now[0], progress=lambda: steps[0])
+    away = ServiceError("away", kind="unreachable")
+    for _ in range(5):
+        now[0] += PATIENCE_S - 1
+        steps[0] += 1
+        with patience:
+            raise away
+    now[0] += PATIENCE_S - 1
+    with patience:
+        raise away
+    now[0] += 1
+    with pytest.raises(ServiceError), patience:
+        raise away
+
+
 @pytest.mark.parametrize(
     "error", [StoreError("no", kind="denied"), DataError("bad"), ServiceError("x", kind="restarts")]
 )

@@ -1,5 +1,8 @@
 """What touches Prefect, against a temporary server: the launcher, the run's page, the experiment flow."""
 
+import asyncio
+import io
+import shutil
 import threading
 import time
 import uuid
@@ -14,7 +17,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import Artifact, FlowRun
 from prefect.exceptions import ParameterTypeError
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Crashed
+from rich.console import Console
 
 import flows.experiment as experiment_module
 from astraflow.bootstrap import create_run
@@ -37,14 +41,18 @@ from astraflow.records import (
 )
 from flows.children import ChildSpec, children_of
 from flows.experiment import experiment
-from flows.launcher import ChildRun, PrefectLauncher
+from flows.launcher import NO_HEARTBEAT, ChildRun, PrefectLauncher, known_deployments
 from flows.operate import operate
-from infra.launch import flow_run_state, launch, raise_if_dead
+from infra import following
+from infra.deployments import prepare_regions, region_deployments
+from infra.launch import Launched, cancel, flow_run_state, launch, raise_if_dead
 from infra.places import Server
+from infra.regions import Place
 from storage import open_store
 from storage.errors import ConfigError, ServiceError
 from storage.keys import RunKeys
 from storage.store import ObjectStore
+from tasks import bootstrap, prefect_api
 from tasks.artifacts import LiveArtifact, artifact_url
 from tasks.bootstrap import begin_run
 from tasks.report import RunPage
@@ -113,6 +121,74 @@ def test_cancel_and_states(config: RunConfig) -> None:
     assert launcher.states([]) == {}
 
 
+def test_one_that_is_presumed_dead_can_be_cancelled(config: RunConfig) -> None:
+    launcher = PrefectLauncher(config.name, config.store)
+    presumed, dead = (launcher.start(spec, 1) for spec in children_of(config)[:2])
+    with get_client(sync_client=True) as client:
+        for run, message in ((presumed, f"{NO_HEARTBEAT} for 180 s"), (dead, "exit code -9")):
+            client.set_flow_run_state(UUID(run.id), Crashed(message=message), force=True)
+    for run in (presumed, dead):
+        launcher.cancel(run.id)
+    states = launcher.states([presumed.id, dead.id])
+    assert states[presumed.id].state == "CANCELLING"
+    assert states[dead.id].state == "CRASHED"
+
+
+def test_more_children_than_a_page_are_all_found(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefect_api, "_PAGE", 2)
+    launcher, manager = PrefectLauncher(config.name, config.store), children_of(config)[0]
+    ids = [launcher.start(manager, life).id for life in range(1, 6)]
+    assert [run.life for run in launcher.find(manager)] == [5, 4, 3, 2, 1]
+    assert set(launcher.states(ids)) == set(ids)
+
+
+def test_which_deployments_are_known() -> None:
+    asked = ["raas_pool/far-away", "raas_pool/local", "nothing/local", "raas_pool/local"]
+    assert known_deployments(asked) == {"raas_pool/local"}
+
+
+def test_regions_get_deployments_and_give_them_up(config: RunConfig) -> None:
+    region, pool = f"r-{uuid.uuid4().hex[:8]}", f"p-{uuid.uuid4().hex[:8]}"
+    names = [f"raas_pool/{region}", f"region_mirror/{region}"]
+
+    async def prepare(*wanted: Place) -> None:
+        async with get_client() as client:
+            await prepare_regions(client, wanted)
+
+    here, there = Place(region, None, True), Place(region, pool, False)
+    asyncio.run(prepare(here))
+    for deployment in region_deployments(here):
+        deployment.apply()
+    asyncio.run(prepare(here))
+    assert known_deployments(names) == set(names)
+    own = config.model_copy(update={"pools": {"far": config.pools["far"].model_copy(update={"region": region})}})
+    (spec,) = [spec for spec in children_of(own) if spec.role == "pool"]
+    assert PrefectLauncher(config.name, config.store).start(spec, 1).deployment == names[0]
+    asyncio.run(prepare(there))  # now on a work pool: what was served here would take its flow runs
+    assert known_deployments(names) == set()
+    for deployment in region_deployments(there):
+        deployment.apply()
+    asyncio.run(prepare(there))
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name(names[0])
+        assert client.read_work_pool(pool).type == "process"
+    assert (found.work_pool_name, found.work_queue_name) == (pool, region)
+    asyncio.run(prepare())
+    assert known_deployments([*names, "raas_pool/local"]) == {"raas_pool/local"}
+
+
+def test_an_artifact_that_was_deleted_is_made_anew() -> None:
+    artifact = LiveArtifact("markdown", key=f"live-{uuid.uuid4().hex[:8]}", flow_run=None)
+    artifact.write("one")
+    first = artifact.id
+    assert first is not None
+    with get_client(sync_client=True) as client:
+        client.delete_artifact(first)
+    artifact.write("two")
+    assert artifact.id not in (None, first)
+    assert [found.data for found in artifacts(str(artifact._new.key))] == ["two"]
+
+
 def test_a_live_artifact_is_one_object_however_often_it_is_written() -> None:
     key = f"live-{uuid.uuid4().hex[:8]}"
     artifact = LiveArtifact("progress", key=key, flow_run=None, description="first")
@@ -134,10 +210,10 @@ def test_a_run_shows_as_a_page_a_table_and_a_progress_and_its_flow_runs_link_to_
     view = RunFollower(open_store(config.store), config)
     page = RunPage(view, notes.append)
     page.write(ids, ["began"])
-    page.write(ids, ["began", "went on"])
+    page.write(ids, ["began", "went on\n  although"])
     (shown,) = artifacts(f"run-{config.name}")
     assert str(shown.data).startswith(f"# {config.name}: created")
-    assert "- went on" in str(shown.data)
+    assert "- went on although\n" in str(shown.data)
     assert "data:image/svg+xml;base64," in str(shown.data)
     (progress,) = artifacts(f"trainer-{config.name}-solver")
     assert (progress.data, progress.description) == (0.0, "solver: step 0 of 400")
@@ -163,6 +239,20 @@ def test_a_page_that_cannot_be_drawn_is_a_note(config: RunConfig) -> None:
     assert "decisions/0000000000.json" in notes[0]
 
 
+def test_no_fault_of_the_page_goes_further(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what drawing meets nor what the server refuses, on the page or behind it."""
+    store = open_store(config.store)
+    config = create_run(store, config)
+    notes: list[str] = []
+    page = RunPage(RunFollower(store, config), notes.append)
+    page.write({"trainer-solver": "not an id"})
+    page.write({"trainer-solver": "not an id"})
+    assert [note.partition(":")[0] for note in notes] == ["the run's live page", "the run's page could not be drawn"]
+    monkeypatch.setattr("astraflow.pages.page.page", lambda *_, **__: 1 / 0)
+    page.write({})
+    assert notes[-1] == "the run's page could not be drawn: ZeroDivisionError: division by zero"
+
+
 def test_steering_from_a_form(config: RunConfig) -> None:
     with pytest.raises(ConfigError, match="no run"):
         operate(run="nothing", action="pause", store=config.store)
@@ -172,7 +262,7 @@ def test_steering_from_a_form(config: RunConfig) -> None:
         operate(run=config.name, action="pause", policy="jim", store=config.store)
     with pytest.raises(ConfigError, match="needs a participant"):
         operate(run=config.name, action="drain", store=config.store)
-    with pytest.raises(ConfigError, match="no participant 'pool-x'"):
+    with pytest.raises(ConfigError, match=r"no (participant|pool or trainer) 'pool-x'"):
         operate(run=config.name, action="drain", participant="pool-x", store=config.store)
     with pytest.raises(ParameterTypeError, match="action"):
         operate(run=config.name, action="fly", store=config.store)  # type: ignore[arg-type]
@@ -240,6 +330,62 @@ def test_begin_run_creates_once_and_resumes(config: RunConfig) -> None:
     assert begins(True) == created
     with pytest.raises(ConfigError, match="already"):
         begins(False)
+
+
+def test_a_run_goes_on_in_the_store_where_it_was_found(config: RunConfig, tmp_path: Path) -> None:
+    """The frozen config names the store of its creation; the run may have moved since."""
+
+    @flow
+    def begins(config: RunConfig) -> RunConfig:
+        return begin_run(config, resume=True)
+
+    create_run(open_store(config.store), config)
+    shutil.copytree(tmp_path / config.name, tmp_path / "moved" / config.name)
+    moved = config.model_copy(update={"store": str(tmp_path / "moved")})
+    assert begins(moved).store == (tmp_path / "moved").as_uri()
+    assert begins(config).store == config.store
+
+
+def test_a_form_may_name_folders(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mean the same to every process, wherever it starts: that of a region too."""
+
+    @flow
+    def begins() -> RunConfig:
+        regions = {"far-away": {"store": "far-bucket"}}
+        form = RunConfig.model_validate({**config.model_dump(), "store": "near", "regions": regions})
+        return begin_run(form, resume=False)
+
+    monkeypatch.chdir(tmp_path)
+    begun = begins()
+    assert begun.store == (tmp_path / "near").as_uri()
+    assert begun.regions["far-away"].store == (tmp_path / "far-bucket").as_uri()
+    assert load_run_config(open_store(begun.store), config.name).regions == begun.regions
+
+
+def test_cancelling_what_was_launched(config: RunConfig) -> None:
+    launched = launch(Server("http://127.0.0.1:1/api", is_local=True), config, resume=False)
+    cancel(launched)
+    assert flow_run_state(launched) in ("CANCELLING", "CANCELLED")
+    with pytest.raises(ServiceError, match="refused to cancel"):
+        cancel(Launched(str(uuid.uuid4()), "http://nowhere"))
+
+
+def test_a_run_that_is_not_there_yet_is_stopped_by_its_experiment(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C twice, right after the launch."""
+    presses = iter([True, True])
+
+    def pressed(_: float) -> None:
+        if next(presses, False):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(following.time, "sleep", pressed)
+    launched = launch(Server("http://127.0.0.1:1/api", is_local=True), config, resume=False)
+    output = io.StringIO()
+    assert not following.follow(open_store(config.store), config.name, launched, Console(file=output, width=200))
+    assert flow_run_state(launched) in ("CANCELLING", "CANCELLED")
+    assert f"the experiment is being cancelled; there was no run {config.name} yet" in output.getvalue()
 
 
 def test_launching_from_the_command_line(config: RunConfig) -> None:
@@ -330,6 +476,19 @@ def test_a_cancelled_experiment_cancels_its_children(config: RunConfig, playing:
     assert {run.state for run in playing.newest.runs.values()} == {"CANCELLED"}
     heading = str(artifacts(f"run-{config.name}")[0].data).splitlines()[0]
     assert heading == f"# {config.name}: cancelled; `astraflow run --resume {config.name}` goes on"
+
+
+def test_an_experiment_that_is_run_again_adopts_what_it_started(
+    config: RunConfig, playing: type[PlayingLauncher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """«Retry» in Prefect's pages, after a crash: a second life of the same flow run, not told to resume."""
+    create_run(open_store(config.store), config)
+    alive = {spec.key: [ChildRun(str(uuid.uuid4()), 3, "RUNNING")] for spec in children_of(config)}
+    monkeypatch.setattr(PlayingLauncher, "find", lambda self, spec: alive[spec.key])
+    monkeypatch.setattr(experiment_module, "is_later_life", lambda: True)
+    monkeypatch.setattr(bootstrap, "is_later_life", lambda: True)
+    assert experiment(config)["state"] == "stopped"
+    assert playing.newest.runs == {}, "something was started beside what lives"
 
 
 def test_an_experiment_that_cannot_begin_says_why(config: RunConfig) -> None:

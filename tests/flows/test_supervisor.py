@@ -11,6 +11,7 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Outbox
 from astraflow.records import (
+    Committed,
     Consumed,
     DecisionRecord,
     Ended,
@@ -22,7 +23,7 @@ from astraflow.records import (
     encode,
     new_id,
 )
-from flows.children import ChildSpec, children_of
+from flows.children import ChildSpec, Need, children_of
 from flows.launcher import NO_HEARTBEAT, ChildRun
 from flows.supervisor import MAX_RESTARTS, START_TIMEOUT_S, Supervisor
 from storage.errors import ServiceError
@@ -38,9 +39,21 @@ class FakeLauncher:
     def __init__(self) -> None:
         self.runs: dict[str, tuple[str, ChildRun]] = {}
         self.cancelled: list[str] = []
+        self.deployment = ""
+        self.faults: list[str] = []  # what the next calls are to fail at: «start», or «answer» once it was done
 
     def start(self, spec: ChildSpec, life: int) -> ChildRun:
-        run = ChildRun(f"{len(self.runs):08d}-0000", life, "SCHEDULED")
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "start":
+            raise ServiceError("away", kind="unreachable")
+        known = [run for key, run in self.runs.values() if key == spec.key and run.life == life]
+        run = known[0] if known else self._new(spec, life)
+        if fault == "answer":
+            raise ServiceError("away", kind="unreachable")
+        return run
+
+    def _new(self, spec: ChildSpec, life: int) -> ChildRun:
+        run = ChildRun(f"0000-{len(self.runs):08d}", life, "SCHEDULED", deployment=self.deployment)
         self.runs[run.id] = (spec.key, run)
         return run
 
@@ -104,8 +117,8 @@ class World:
         if run.state == "SCHEDULED":
             self.launcher.set(key, "RUNNING")
         role = key.partition("-")[0]
-        name = "manager" if role == "manager" else f"{key}-{run.id[:8]}"
-        pid = 1000 + int(run.id[:8])
+        name = "manager" if role == "manager" else f"{key}-{run.id[-8:]}"
+        pid = 1000 + int(run.id[-8:])
         status = Status(participant=name, role=role, state="running", beat=next(self.beats), pid=pid)
         self.store.put(self.keys.status(name), encode(status))
         return name
@@ -176,7 +189,7 @@ def test_an_orphan_that_goes_silent_is_replaced(world: World) -> None:
         world.beat("trainer-solver")
         world.tick()
     assert world.lives("pool-local") == 2
-    assert world.launcher.cancelled == ["00000002-0000"]
+    assert world.launcher.cancelled == ["0000-00000002"]
     assert world.wishes()[0].target == name
 
 
@@ -215,6 +228,7 @@ def test_a_flow_run_that_no_runner_takes_is_asked_for_again() -> None:
     world.supervisor.begin(adopt=False)
     world.tick(START_TIMEOUT_S - 1)
     assert world.lives("pool-local") == 1
+    world.tick(2)
     world.tick(2)
     assert world.lives("pool-local") == 2
     assert "never showed a sign of life" in " ".join(world.supervisor.notes)
@@ -264,6 +278,105 @@ def test_progress_refills_the_budget(world: World) -> None:
         world.beat("pool-local")
         world.tick()
         assert world.lives("trainer-solver") == step + 1
+
+
+def test_progress_of_another_policy_does_not_refill_the_budget() -> None:
+    both = {"solver": {"model": "tiny-qwen3"}, "verifier": {"model": "tiny-qwen3"}}
+    world = World(policies=both)
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    with pytest.raises(ServiceError, match="trainer-verifier died 6 times without progress"):
+        for step in range(1, 300):
+            if world.launcher.newest("trainer-verifier").is_living:
+                world.launcher.set("trainer-verifier", "CRASHED", "boom")
+            world.beat("manager")
+            world.beat("pool-local")
+            solver = world.beat("trainer-solver")
+            consumed = Consumed(policy="solver", batch=step - 1, step=step, incarnation=0)
+            world.say(solver, step - 1, consumed)
+            world.tick()
+    assert world.lives("trainer-verifier") == MAX_RESTARTS + 1
+    assert world.lives("trainer-solver") == 1
+
+
+def test_a_pool_gets_on_by_what_it_commits_itself() -> None:
+    """Others' steps keep no pool alive that dies at its start; one that plays groups may die as often as it likes."""
+    world = World(("east", "west"))
+    world.supervisor.begin(adopt=False)
+    world.beat_all()
+    world.tick()
+    for step in range(1, 200):
+        for key in ("pool-east", "pool-west"):
+            if world.launcher.newest(key).is_living and world.supervisor.clock() % 5 == 0:
+                name = world.beat(key)
+                if key == "pool-west":
+                    world.say(name, 0, Committed(groups=[step], attempts=[0], objects=[]))
+                world.supervisor.follower.poll()
+                world.launcher.set(key, "CRASHED", "boom")
+        world.beat("manager")
+        trainer = world.beat("trainer-solver")
+        world.say(trainer, step - 1, Consumed(policy="solver", batch=step - 1, step=step, incarnation=0))
+        world.tick()
+    assert world.lives("pool-east") == MAX_RESTARTS + 1
+    assert "pool-east died 6 times" in " ".join(world.supervisor.notes)
+    assert world.lives("pool-west") > 20
+
+
+def test_a_life_that_never_showed_itself_is_not_followed_at_once(world: World) -> None:
+    world.launcher.set("pool-local", "CRASHED")
+    world.tick()
+    assert world.lives("pool-local") == 2
+    world.launcher.set("pool-local", "CRASHED")
+    world.tick()
+    assert world.lives("pool-local") == 2
+    assert "in 2 s" in world.supervisor.notes[-1]
+    first = World()
+    first.supervisor.begin(adopt=False)
+    first.launcher.set("manager", "CRASHED")
+    first.tick()
+    assert first.lives("manager") == 1
+    first.tick(2)
+    assert first.lives("manager") == 2
+
+
+@pytest.mark.parametrize("fault", ["start", "answer"])
+def test_a_beginning_that_the_server_interrupts_goes_on(fault: str) -> None:
+    world = World()
+    world.launcher.faults = ["", fault]
+    with pytest.raises(ServiceError):
+        world.supervisor.begin(adopt=False)
+    world.launcher.faults = [fault]
+    with pytest.raises(ServiceError):
+        world.supervisor.begin(adopt=False)
+    world.supervisor.begin(adopt=False)
+    world.tick()
+    assert [child.spec.key for child in world.supervisor.children] == [spec.key for spec in children_of(world.config)]
+    assert sorted(key for key, _ in world.launcher.runs.values()) == ["manager", "pool-local", "trainer-solver"]
+    assert {run.life for _, run in world.launcher.runs.values()} == {1}
+
+
+def test_the_end_is_seen_while_prefect_does_not_answer(world: World) -> None:
+    def away(ids: Sequence[str]) -> dict[str, ChildRun]:
+        raise ServiceError("away", kind="unreachable")
+
+    world.launcher.states = away  # type: ignore[method-assign]
+    name = world.beat("trainer-solver")
+    world.say(name, 0, Consumed(policy="solver", batch=0, step=1, incarnation=0))
+    with pytest.raises(ServiceError):
+        world.supervisor.tick()
+    assert world.supervisor.follower.steps == 1
+    record = DecisionRecord(id="x", epoch=1, now=0, cursors={}, observations={}, decisions=[Stopped(reason="told")])
+    world.store.create(world.keys.decision(0), encode(record))
+    world.supervisor.tick()
+    assert world.supervisor.follower.is_over
+
+
+def test_a_deployment_that_is_not_known_is_noted() -> None:
+    world = World()
+    world.launcher.deployment = "raas_pool/elsewhere"
+    world.supervisor.begin(adopt=False)
+    assert "Prefect does not know raas_pool/local, so raas_pool/elsewhere is used" in " ".join(world.supervisor.notes)
 
 
 def test_a_cancelled_pool_is_left_out_while_another_plays() -> None:
@@ -351,6 +464,68 @@ def test_cancel_all_reaches_the_living_only(world: World) -> None:
         child.run = states[child.run.id] if child.run else None
     world.supervisor.cancel_all()
     assert len(world.launcher.cancelled) == 2
+
+
+def test_cancel_all_reaches_one_that_is_presumed_dead_and_one_that_was_being_started(world: World) -> None:
+    world.launcher.set("trainer-solver", "CRASHED", f"{NO_HEARTBEAT} for 180 s")
+    world.beat("trainer-solver")
+    world.tick()
+    pool = next(child for child in world.supervisor.children if child.spec.role == "pool")
+    pool.run = None  # the signal came between Prefect's answer and this
+    world.supervisor.cancel_all()
+    assert world.launcher.cancelled == ["0000-00000000", "0000-00000001", "0000-00000002"]
+
+
+def test_cancel_all_reaches_what_a_beginning_that_was_cut_short_has_started(world: World) -> None:
+    world.supervisor.children.pop()
+    world.supervisor.cancel_all()
+    assert len(world.launcher.cancelled) == 3
+
+
+def test_one_that_cannot_be_cancelled_does_not_save_the_others(world: World) -> None:
+    cancel = world.launcher.cancel
+
+    def only_others(id: str) -> None:
+        if id == "0000-00000000":
+            raise ServiceError("away", kind="unreachable")
+        cancel(id)
+
+    world.launcher.cancel = only_others  # type: ignore[method-assign]
+    world.supervisor.cancel_all()
+    assert world.launcher.cancelled == ["0000-00000001", "0000-00000002"]
+    assert "manager could not be cancelled: away" in world.supervisor.notes[-1]
+
+
+def test_a_trainer_that_has_ended_before_a_resume_is_not_started(world: World) -> None:
+    name = world.beat("trainer-solver")
+    world.say(name, 0, Ended(policy="solver"))
+    world.launcher.set("trainer-solver", "COMPLETED")
+    second = world.supervisor = world.new_supervisor("experiment-2")
+    second.begin(adopt=True)
+    world.tick()
+    assert world.lives("trainer-solver") == 1
+
+
+def test_what_a_childs_end_means() -> None:
+    frozen = {"solver": {"model": "tiny-qwen3"}, "judge": {"model": "tiny-qwen3", "frozen": True}}
+    needs = {spec.key: spec.need for spec in children_of(World(policies=frozen).config)}
+    assert needs == {
+        "manager": Need.THROUGHOUT,
+        "trainer-judge": Need.ONCE,
+        "trainer-solver": Need.THROUGHOUT,
+        "pool-local": Need.SPARE,
+    }
+
+
+def test_only_a_region_with_a_store_has_a_mirror() -> None:
+    base = World().config
+    regions = {"east": {"store": "s3://east/x"}, "west": {"work_pool": "gpus"}, "idle": {"store": "s3://idle/x"}}
+    pools = {"a": {"region": "east"}, "b": {"region": "west"}}
+    config = RunConfig.model_validate({**base.model_dump(), "regions": regions, "pools": pools})
+    specs = {spec.key: spec.deployments for spec in children_of(config)}
+    assert specs["mirror-east"] == specs["pool-a"] == ("east", "local")
+    assert specs["pool-b"] == ("west", "local")
+    assert [key for key in specs if key.startswith("mirror")] == ["mirror-east"]
 
 
 def test_a_child_that_beats_is_not_dead_because_the_server_heard_nothing() -> None:

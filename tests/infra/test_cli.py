@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from astraflow.bootstrap import create_run
+from astraflow.query import newest_run
 from astraflow.recipe import load_recipe, parse_toml
 from astraflow.records import DecisionRecord, FactRecord, Stopped, Wanted, decode, encode
-from infra import cli
+from infra import cli, regions
 from storage import open_store
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -156,6 +157,59 @@ def test_query(astraflow, store: ObjectStore) -> None:  # type: ignore[no-untype
     bad = astraflow("query", "select nope from batches")
     assert bad.code == 2
     assert "nope" in bad.err
+
+
+def test_texts_that_look_like_markup_are_shown_as_they_are(astraflow, store: ObjectStore) -> None:  # type: ignore[no-untyped-def]
+    for text in ("[/x]", "see [red] and [b]bold", "[link=x]y", r"\\[a]"):
+        said = astraflow("query", f"""select '{text}' as "[/t]" """)
+        assert said.code == 0, said.err
+        assert [line.rstrip() for line in said.out.splitlines()] == ["[/t]", text]
+
+
+def test_the_newest_run_is_found_without_a_look_into_the_others(astraflow, store: ObjectStore, place: Path) -> None:  # type: ignore[no-untyped-def]
+    (place / ".astraflow" / "store" / "broken").mkdir()
+    (place / ".astraflow" / "store" / "broken" / "run.toml").write_text("nonsense")
+    os.utime(place / ".astraflow" / "store" / "broken" / "run.toml", (1, 1))
+    assert newest_run(store) == "small"
+    assert json.loads(astraflow("status", "--last", "--json").out)["run"] == "small"
+    assert newest_run(open_store(str(place / "empty"))) is None
+
+
+def test_a_folder_does_not_hide_a_recipe(astraflow, place: Path) -> None:  # type: ignore[no-untyped-def]
+    (place / "tiny-add").mkdir()
+    assert json.loads(astraflow("run", "tiny-add", "--dry-run", "--json").out)["config"]["name"] == "tiny-add"
+
+
+def test_a_recipe_may_extend_a_built_in_one(astraflow, place: Path) -> None:  # type: ignore[no-untyped-def]
+    (place / "mine.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
+    (place / "mine.toml").write_text('extends = "tiny-add.toml"\nname = "mine"\nproblems.source = "mine.jsonl"\n')
+    config = json.loads(astraflow("run", "mine.toml", "--dry-run", "--json").out)["config"]
+    assert (config["name"], config["trainer"]["steps"], config["problem_count"]) == ("mine", 420, 1)
+
+
+REGIONS = """
+extends = "tiny-add.toml"
+name = "two"
+[regions.west]
+store = "west-bucket"
+[pools.west]
+region = "west"
+"""
+
+
+def test_a_plan_says_which_deployments_would_be_used(astraflow, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    (place / "two.toml").write_text(REGIONS)
+    said = astraflow("run", "two.toml", "--dry-run")
+    (line,) = [line for line in said.out.splitlines() if "two/pool-west" in line]
+    assert line.startswith("#   raas_pool/west ")
+    assert "or raas_pool/local where that is not registered: no Prefect server answers" in line
+    assert (place / "west-bucket").as_uri() in said.out
+    monkeypatch.setattr(regions, "_known", lambda deployments: {"region_mirror/west"})
+    starts = json.loads(astraflow("run", "two.toml", "--dry-run", "--json").out)["starts"]
+    used = {start["name"]: (start["deployment"], start["note"].partition(";")[0]) for start in starts}
+    assert used["mirror-west"] == ("region_mirror/west", "")
+    assert used["pool-west"] == ("raas_pool/local", "because Prefect does not know raas_pool/west")
+    assert used["pool-local"] == ("raas_pool/local", "")
 
 
 def test_starting_a_run_again_is_refused_before_anything_starts(

@@ -12,7 +12,7 @@ import pytest
 
 from infra import local_stack
 from infra.local_stack import Stack, down, is_healthy, read_stack, stack_id, up
-from infra.processes import MARKER, Process, end, marked, spawn, started_at
+from infra.processes import MARKER, Process, end, marked, running, spawn, started_at
 from storage.errors import ServiceError
 
 
@@ -80,6 +80,34 @@ def test_a_start_that_fails_shows_the_log_and_leaves_nothing(tmp_path: Path, mon
         up(tmp_path / "home")
     assert "it broke" in caught.value.remedy
     assert read_stack(tmp_path / "home") is None
+
+
+def test_what_a_start_that_was_killed_has_left_is_not_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the spawns and the state file: the next start ends server and runner of the first."""
+    monkeypatch.setattr(local_stack, "PREFERRED_PORT", random.choice(local_stack.FIXED_PORTS))
+    left = [
+        spawn(
+            [sys.executable, "-c", "import time; time.sleep(60)", module],
+            log=tmp_path / "log",
+            env={**os.environ, MARKER: stack_id(tmp_path)},
+        )
+        for module in ("infra.prefect_server", "infra.deployments")
+    ]
+    try:
+        assert running(stack_id(tmp_path), "infra.prefect_server") == left[:1]
+        server_alone = Stack(1, left[0], local_stack.NOBODY)
+        local_stack._write_state(tmp_path, server_alone)
+        assert read_stack(tmp_path) == server_alone
+        assert not server_alone.is_alive
+        (tmp_path / "stack.json").unlink()
+        stack = local_stack._start(tmp_path, read_stack(tmp_path))
+        assert not any(process.is_alive for process in left)
+        assert read_stack(tmp_path) == stack
+        assert sorted(process.pid for process in marked(stack_id(tmp_path))) == sorted(
+            [stack.server.pid, stack.runner.pid]
+        )
+    finally:
+        end(marked(stack_id(tmp_path)), grace_s=0)
 
 
 def test_two_stacks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from astraflow.records import Status, encode
 from infra import checkup
 from infra.checkup import FAIL, NOTE, Finding
 from infra.cli import app
-from infra.log_lines import is_meant
+from infra.log_lines import flow_of, flow_of_participant, is_meant
 from storage import open_store
 from storage.errors import AstraFlowError, StoreError
 from storage.keys import RunKeys
@@ -182,6 +182,40 @@ def test_logs_come_from_files_where_no_server_answers(store: ObjectStore, place:
     assert "pool-us-east three [bold]\n" in astraflow("logs", "small", "--flow", "pool").output
     assert "one" not in astraflow("logs", "small", "--flow", "pool").output
     assert astraflow("logs", "--last", "--flow", "pool-eu", "--json", "--files").output.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("participant", "flow"),
+    [
+        ("trainer-verifier-3f2a9c11", "trainer-verifier"),
+        ("pool-2-3f2a9c11-12", "pool-2"),
+        ("pool-deadbeef-3f2a9c11", "pool-deadbeef"),
+        ("manager-3f2a9c11-2", "manager"),
+        ("mirror-eu-west-00000000", "mirror-eu-west"),
+    ],
+)
+def test_a_participants_name_is_that_of_its_flow_and_life(participant: str, flow: str) -> None:
+    assert flow_of_participant(participant) == flow
+
+
+@pytest.mark.parametrize(
+    ("tags", "name", "flow"),
+    [
+        (["run:x", "child:trainer-solver"], "x/trainer/solver", "trainer-solver"),
+        (["run:x"], "x/experiment", "experiment"),
+        (["run:x", "policy:solver"], "x/pause", "operator"),
+    ],
+)
+def test_a_flow_run_in_the_logs(tags: list[str], name: str, flow: str) -> None:
+    assert flow_of(tags, name) == flow
+
+
+def test_files_come_in_the_order_of_their_beginnings(store: ObjectStore, place: Path) -> None:
+    wrote(store, place, "pool-a-0000000a", "pool-a-0000000a began at 2026-01-02T23:59:59.000+00:00", "two")
+    wrote(store, place, "trainer-b-0000000b", "trainer-b-0000000b began at 2026-01-02T23:59:58.000+00:00", "one")
+    wrote(store, place, "manager-0000000c", "three")
+    lines = json.loads(astraflow("logs", "small", "--files", "--json").output)
+    assert [line["text"] for line in lines if "began" not in line["text"]] == ["one", "two", "three"]
 
 
 def test_followed_logs_end_with_the_run(manager: threading.Thread, store: ObjectStore, place: Path) -> None:

@@ -29,6 +29,15 @@ def test_a_restart_keeps_endpoint_and_objects(tmp_path: Path, monkeypatch: pytes
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+def test_settings_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "server.json").touch()  # as a start left it that was killed
+    ports, server = module._settings(tmp_path)
+    assert module._settings(tmp_path) == (ports, server)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s3.json", "server.json"]
+    for name in ("server.json", "s3.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
 def script(folder: Path, text: str) -> str:
     path = folder / "weed"
     path.write_text(f"#!/bin/sh\n{text}\n")

@@ -108,7 +108,8 @@ def test_show(weights: Any) -> None:
         (["diff", "0", "99"], "has no version 99"),
         (["list", "--policy", "other"], "no policy 'other'"),
         (["list", "--run", "none"], "there is no run 'none'"),
-        (["collect"], "has not stopped"),
+        (["collect"], "no run is named"),
+        (["collect", "--last"], "has not stopped"),
         (["export", "99", "--to", "x"], "no version 99"),
         (["sparsity", "--from", "99"], "no version in that range"),
     ],
@@ -190,7 +191,7 @@ def test_collect(weights: Any, store: ObjectStore) -> None:
     )
     stopped = DecisionRecord(id="x", epoch=0, now=0.0, cursors={}, observations={}, decisions=[Stopped(reason="done")])
     store.create(KEYS.decision(0), encode(stopped))
-    code, out, _ = weights("collect", "--keep", "4")
+    code, out, _ = weights("collect", "--last", "--keep", "4")
     assert code == 0
     assert "are gone" in out
     assert weights("export", "4", "--to", "four")[0] == 0

@@ -89,9 +89,12 @@ class NumberedLog:
             seq = self._retry(partial(self._gallop, seq + 1), wait)
         return seq
 
-    def tail(self, hint: int = 0) -> int:
-        """The first free number, by galloping reads from ``hint`` (any number; near the tail is quickest)."""
-        if hint > 0 and self.read(hint - 1) is None:
+    def tail(self, hint: int = 0, *, taken: bool = False) -> int:
+        """The first free number, by galloping reads from ``hint`` (any number; near the tail is quickest).
+
+        ``taken`` says that all numbers below ``hint`` are: then one request tells that nothing is new.
+        """
+        if hint > 0 and not taken and self.read(hint - 1) is None:
             return self._between(-1, hint - 1)
         return self._gallop(hint)
 

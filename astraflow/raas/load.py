@@ -36,6 +36,4 @@ def load_tensors(model: torch.nn.Module, update: WeightUpdate, *, everything: bo
                 remedy="The weights belong to another model than the run's config.json",
                 kind="shape",
             )
-    with torch.inference_mode():
-        for name in update.tensors if everything else update.changed:
-            places[name].copy_(update.tensors[name])
+    update.write_into(places, everything=everything)

@@ -81,13 +81,15 @@ def plan_catch_up(
     avoid: Collection[Road] = (),
     highest: int = -1,
     snapshots: bool = True,
+    lowest: int = 0,
 ) -> CatchUp:
     """The cheapest way to version ``wanted`` from version ``held`` (-1: nothing). ``read`` gives manifests.
 
-    Ways lead back only from versions up to ``highest``, or up to the version held. Raises what ``read`` raises for
+    Ways lead back only from versions up to ``highest``, or up to the version held, and through none below ``lowest``.
+    Raises what ``read`` raises for
     ``wanted``, and ``DataError`` when no way is left, which says what was wrong with the first manifest not read.
     """
-    search = _Search(read, merges, frozenset(avoid), max(highest, held), wanted, snapshots)
+    search = _Search(read, merges, frozenset(avoid), max(highest, held), wanted, snapshots, lowest)
     return search.run(wanted, held)
 
 
@@ -101,6 +103,7 @@ class _Search:
     highest: int
     wanted: int
     snapshots: bool
+    lowest: int
     trouble: DataError | NotFound | None = None
 
     def run(self, wanted: int, held: int) -> CatchUp:
@@ -132,14 +135,13 @@ class _Search:
             above = self._manifest(place + 1)
             hops.append(hop_of(above, inverse=True) if above else None)
         if self.merges is not None:
-            hops += [hop_of_merge(merge) for merge in self.merges.ending(place)]
-            hops += [
-                hop_of_merge(merge, inverse=True)
-                for merge in self.merges.starting(place)
-                if merge.version <= self.highest
-            ]
+            hops += [hop_of_merge(merge) for merge in self.merges.ending(place, lowest=self.lowest)]
+            back = self.merges.starting(place, highest=self.highest)
+            hops += [hop_of_merge(merge, inverse=True) for merge in back]
         for hop in hops:
-            if hop is not None and hop.target == place and hop.road not in self.avoid:
+            if hop is None or hop.source < self.lowest:
+                continue
+            if hop.target == place and hop.road not in self.avoid:
                 yield hop.source, hop.size_bytes, hop
 
     def _manifest(self, version: int) -> Manifest | None:

@@ -7,6 +7,9 @@ function on a machine takes seconds to compile (then it is read from the user's 
 A search for changes compares 64 bytes at a time into a bit mask (one vector comparison in LLVM's own
 terms, so it is AVX-512, AVX2 or NEON as the machine has it) and then visits the set bits only.
 
+All of it is one file, longer than others: numba's cache forgets a function when the function's own file changes, so a
+helper elsewhere could change unnoticed.
+
 Invariant: for every input each function gives what its namesake in numpy gives. Indices are unsigned,
 since numba otherwise looks for negative ones at each access.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from astraflow.weights.codec import Coding, EncodedBlock, encode_block, encode_dense
+from astraflow.weights.codec import Coding, EncodedBlock, Kind, encode_block, encode_dense
 from astraflow.weights.container import BlockRecord, record_of
 from astraflow.weights.kernels import Words
 from astraflow.weights.layout import Block
@@ -29,12 +29,24 @@ class Base(Protocol):
 
 
 def changed_blocks(
-    base: Base, source: Source, digests: Digests, records: list[BlockRecord], coding: Coding = "default"
+    base: Base,
+    source: Source,
+    digests: Digests,
+    records: list[BlockRecord],
+    coding: Coding = "default",
+    *,
+    mergeable: dict[int, EncodedBlock] | None = None,
 ) -> Encoded:
-    """The blocks of ``source`` that differ from ``base``; their records are noted in ``records``."""
+    """The blocks of ``source`` that differ from ``base``; their records are noted in ``records``.
+
+    ``mergeable`` gets, by number, a form without classes of each block that is stored with them.
+    """
 
     def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
-        encoded = encode_block(base.words(block), source.words(block), coding)
+        before, after = base.words(block), source.words(block)
+        encoded = encode_block(before, after, coding)
+        if mergeable is not None and encoded.kind is Kind.CLASSES:
+            mergeable[block.index] = encode_block(before, after)
         return record_of(block.index, encoded, base=base.digests[block.index], result=digests[block.index]), encoded
 
     differing = [block for block in source.blocks if base.digests[block.index] != digests[block.index]]

@@ -19,7 +19,7 @@ from itertools import pairwise
 from astraflow.weights.catch_up import CatchUp, Road
 from astraflow.weights.manifests import hop_folder
 from astraflow.weights.subscriber import Subscriber
-from storage.errors import ConfigError
+from storage.errors import ConfigError, DataError, NotFound
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -75,16 +75,21 @@ class _Places:
     sizes: dict[str, int]
 
     def named(self, newest: int) -> Iterator[str]:
-        """Everything that a manifest or a merge's record names, and the records."""
+        """Everything that a manifest or a merge's record names, and the records.
+
+        What a damaged manifest names can't be known: all that lies in its folder.
+        """
         for version in range(newest + 1):
-            manifest = self.reader.manifest(version)
-            for blob in (*manifest.delta, *manifest.snapshot):
-                yield self.keys.version(self.policy, version) + blob.name
-        merges = self.reader.merges()
-        for span in merges.spans():
-            for merge in merges.ending(span[1]):
-                yield self.keys.merge(self.policy, merge.base, merge.version)
-                yield from (self.keys.merged(self.policy) + blob.name for blob in merge.blobs)
+            folder = self.keys.version(self.policy, version)
+            try:
+                manifest = self.reader.manifest(version)
+            except (DataError, NotFound):
+                yield from (key for key in self.sizes if key.startswith(folder))
+                continue
+            yield from (folder + blob.name for blob in (*manifest.delta, *manifest.snapshot))
+        for merge in self.reader.merges().all():
+            yield self.keys.merge(self.policy, merge.base, merge.version)
+            yield from (self.keys.merged(self.policy) + blob.name for blob in merge.blobs)
 
     def used(self, kept: tuple[int, ...]) -> Iterator[str]:
         """What the cheapest ways to ``kept`` use: from nothing, and from each version to the next."""

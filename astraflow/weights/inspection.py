@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from astraflow.weights.container import digest_blob
 from astraflow.weights.kernels import Words, to_order
 from astraflow.weights.layout import words_of
 from astraflow.weights.manifest import Blob, Manifest
+from astraflow.weights.merged import Merge
 from astraflow.weights.subscriber import Subscriber
 from astraflow.weights.update import WeightUpdate
 from storage.errors import DataError, NotFound
@@ -26,7 +27,7 @@ class VersionRow:
     version: int
     base: int  # -1: a snapshot only
     step: int
-    kind: str  # delta, anchor or merge
+    kind: str  # delta, anchor, merge, or damaged: a manifest that can not be read
     size_bytes: int  # what a reader at ``base`` fetches
     snapshot_bytes: int
     full_bytes: int
@@ -58,30 +59,16 @@ class TensorDiff:
 
 
 def history(store: ObjectStore, keys: RunKeys, policy: str) -> list[VersionRow]:
-    """All versions and merges, by version."""
+    """All versions and merges, by version; a version whose manifest is damaged is there too, with its number only."""
     reader = Subscriber(store, keys, policy)
-    manifests = [reader.manifest(version) for version in range(reader.newest() + 1)]
-    rows = [_row(manifest) for manifest in manifests]
-    merges = reader.merges()
-    for span in merges.spans():
-        for merge in merges.ending(span[1]):
-            if merge.base == span[0] and merge.version < len(manifests):
-                target = manifests[merge.version]
-                rows.append(
-                    VersionRow(
-                        version=merge.version,
-                        base=merge.base,
-                        step=target.step,
-                        kind="merge",
-                        size_bytes=merge.size_bytes,
-                        snapshot_bytes=0,
-                        full_bytes=target.full_bytes,
-                        changed=merge.changed,
-                        bytes_per_changed=_ratio(merge.size_bytes, merge.changed),
-                        incarnation=target.incarnation,
-                        digest=merge.digest,
-                    )
-                )
+    rows = []
+    for version in range(reader.newest() + 1):
+        try:
+            rows.append(_row(reader.manifest(version)))
+        except (DataError, NotFound):
+            rows.append(VersionRow(version, -1, -1, "damaged", 0, 0, 0, 0, None, -1, ""))
+    versions = list(rows)
+    rows += [_merge_row(merge, versions[merge.version]) for merge in reader.merges().all() if merge.version < len(rows)]
     return sorted(rows, key=lambda row: (row.version, row.kind == "merge", -row.base))
 
 
@@ -168,6 +155,19 @@ def _row(manifest: Manifest) -> VersionRow:
         bytes_per_changed=_ratio(manifest.size_bytes, manifest.changed),
         incarnation=manifest.incarnation,
         digest=manifest.digest,
+    )
+
+
+def _merge_row(merge: Merge, target: VersionRow) -> VersionRow:
+    return replace(
+        target,
+        base=merge.base,
+        kind="merge",
+        size_bytes=merge.size_bytes,
+        snapshot_bytes=0,
+        changed=merge.changed,
+        bytes_per_changed=_ratio(merge.size_bytes, merge.changed),
+        digest=merge.digest,
     )
 
 

@@ -108,10 +108,16 @@ class KeptCopy:
                 with suppress(FileNotFoundError):
                     path.unlink()  # a reader of the old copy keeps what it has mapped
                 with path.open("wb") as file:
-                    os.posix_fallocate(
-                        file.fileno(), 0, size * word.itemsize
-                    )  # a full disk is an error, not a signal later
+                    _take_room(file.fileno(), size * word.itemsize)
             elif path.stat().st_size != size * word.itemsize:
                 raise ValueError(f"{path} has not {size} words")
             runs[name] = np.memmap(path, word, "r+", shape=(size,)).view(np.ndarray)
         return runs
+
+
+def _take_room(file: int, size_bytes: int) -> None:
+    """Make a file so large; where the system can, its room is taken now, so that a full disk is no signal later."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size_bytes)
+    else:  # macOS
+        os.ftruncate(file, size_bytes)

@@ -100,7 +100,7 @@ def positions_of(gaps: Gaps, size: int = 0) -> Positions:
     if fast := compiled_for(size):
         fast.positions_of(gaps, positions)
         return positions
-    np.add(gaps, 1, out=positions)
+    np.add(gaps, 1, out=positions, dtype=np.int64)  # in 32 bits the largest gap would wrap to a place inside
     np.cumsum(positions, out=positions)
     positions -= 1
     return positions

@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     snapshot: tuple[Blob, ...]  # empty unless kind is anchor
     size_bytes: int  # what a reader one behind fetches: the delta, or the snapshot if there is none
     full_bytes: int  # raw bytes of all weights
-    changed: int  # words that differ from the base; all of them if there is none
+    changed: int  # words that differ from the base, all words of dense blocks among them; all without a base
     writer: str  # the publisher's own random id: a retry recognises itself
     format: Literal[1] = 1
     check: str = ""  # blake3 of this manifest with an empty check

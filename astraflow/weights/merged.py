@@ -11,6 +11,8 @@ those of versions that were published.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal
 
 import blake3
@@ -87,13 +89,19 @@ class Merges:
         self._spans: list[tuple[int, int]] | None = None
         self._read: dict[tuple[int, int], Merge | None] = {}
 
-    def ending(self, version: int) -> list[Merge]:
-        """Merges that lead to ``version``."""
-        return self._known(self._by_end[version])
+    def all(self) -> Iterator[Merge]:
+        """Every merge whose record can be read, by version."""
+        for span in self.spans():
+            yield from self._known([span])
 
-    def starting(self, version: int) -> list[Merge]:
-        """Merges that lead away from ``version``."""
-        return self._known(self._by_start[version])
+    def ending(self, version: int, *, lowest: int = 0) -> list[Merge]:
+        """Merges that lead to ``version``, from versions ≥ ``lowest``."""
+        return self._known([span for span in self._by_end.get(version, []) if span[0] >= lowest])
+
+    def starting(self, version: int, *, highest: int | None = None) -> list[Merge]:
+        """Merges that lead away from ``version``, to versions ≤ ``highest``."""
+        found = self._by_start.get(version, [])
+        return self._known([span for span in found if highest is None or span[1] <= highest])
 
     def spans(self) -> list[tuple[int, int]]:
         """(base, version) of all records, by version."""
@@ -110,12 +118,12 @@ class Merges:
         where = self._keys.merge(self._policy, base, version)
         return decode_merge(self._store.get(where), where=where, policy=self._policy, base=base, version=version)
 
-    @property
-    def _by_end(self) -> defaultdict[int, list[tuple[int, int]]]:
+    @cached_property
+    def _by_end(self) -> dict[int, list[tuple[int, int]]]:
         return _grouped(self.spans(), 1)
 
-    @property
-    def _by_start(self) -> defaultdict[int, list[tuple[int, int]]]:
+    @cached_property
+    def _by_start(self) -> dict[int, list[tuple[int, int]]]:
         return _grouped(self.spans(), 0)
 
     def _known(self, spans: list[tuple[int, int]]) -> list[Merge]:
@@ -128,7 +136,7 @@ class Merges:
         return [merge for span in spans if (merge := self._read[span]) is not None]
 
 
-def _grouped(spans: list[tuple[int, int]], place: int) -> defaultdict[int, list[tuple[int, int]]]:
+def _grouped(spans: list[tuple[int, int]], place: int) -> dict[int, list[tuple[int, int]]]:
     grouped: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for span in spans:
         grouped[span[place]].append(span)

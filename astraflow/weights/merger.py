@@ -2,6 +2,8 @@
 
 Steps of one word add, so the change over many versions is made from deltas alone, block by block; a longer merge is
 made from shorter ones. At half the bytes of its singles (8 of them at lr 3e-6) it is what readers far behind take.
+Blocks stored by classes can't be merged without the weights, so the publisher hands over what they are without: for as
+many versions as the shortest merge is long, in memory.
 The work is done in a thread of low priority: nobody waits for it, and a trainer that ends leaves it undone.
 
 Invariant: a merge's record is created after its blobs, and only if the merge is well below the bytes that it replaces.
@@ -17,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
 
-from astraflow.weights.catch_up import CatchUp, plan_catch_up
-from astraflow.weights.codec import EncodedBlock
+from astraflow.weights.catch_up import CatchUp, Road, plan_catch_up
+from astraflow.weights.codec import Coding, EncodedBlock, Kind
 from astraflow.weights.compose import compose_all
 from astraflow.weights.container import BlockRecord, StoredBlock, read_blob, record_of
 from astraflow.weights.downloader import downloads
@@ -33,6 +35,7 @@ from storage.log import NumberedLog
 from storage.store import ObjectStore
 
 WORTH = 0.95  # of the bytes it replaces: a merge that is larger is not kept
+MOST_WAITING = 1024  # spans: a thread that is so far behind will not catch up, and nobody needs a merge
 log = logging.getLogger("astraflow.weights")
 
 
@@ -52,10 +55,13 @@ class Merger:
         every: Sequence[int],
         writer: str,
         blob_bytes: int = BLOB_BYTES,
+        coding: Coding = "default",
     ) -> None:
         self._store = store
         self._keys = keys
         self._policy = policy
+        self._coding = coding
+        self._forms: dict[int, dict[int, EncodedBlock]] = {}  # of versions, for classes: block -> its form without
         self._every = sorted(set(every))
         self._writer = writer
         self._blob_bytes = blob_bytes
@@ -70,6 +76,20 @@ class Merger:
         longest = max(self._every, default=0)
         return [span for each in range(max(0, version - longest) + 1, version + 1) for span in self.due(each)]
 
+    @property
+    def needs_forms(self) -> bool:
+        """Whether ``remember`` is of use."""
+        return self._coding == "classes" and any(n > 1 for n in self._every)
+
+    def remember(self, version: int, forms: dict[int, EncodedBlock] | None) -> None:
+        """Keep what the blocks of a version's delta are without classes, for twice the shortest merge."""
+        if forms is None or not self.needs_forms:
+            return
+        shortest = min(n for n in self._every if n > 1)
+        self._forms[version] = forms
+        for old in [each for each in self._forms if each <= version - 2 * shortest]:
+            del self._forms[old]
+
     def make(self, base: int, version: int, layout: Layout) -> Merge | None:
         """Write the merge of one span; None if it stands there, would not pay, or no deltas lead there any more.
 
@@ -83,7 +103,9 @@ class Merger:
         manifests.read_ahead(range(base, version + 1))
         merges = Merges(self._store, self._keys, self._policy, after=base)
         try:
-            plan = plan_catch_up(manifests.read, version, base, merges=merges, snapshots=False)
+            plan = plan_catch_up(
+                manifests.read, version, base, merges=merges, snapshots=False, avoid=self._unmergeable(base, version)
+            )
         except DataError as error:
             if error.kind == "no_way":  # an anchor without a delta lies between
                 return None
@@ -146,19 +168,35 @@ class Merger:
 
     def _blocks(self, plan: CatchUp) -> dict[int, list[StoredBlock]]:
         """Every changed block's stored forms along the plan, packed as they are."""
-        wanted = [
-            (hop_folder(self._keys, self._policy, hop) + blob.name, blob) for hop in plan.deltas for blob in hop.blobs
-        ]
+        wanted = [(hop, blob) for hop in plan.deltas for blob in hop.blobs]
+        keys = [(hop_folder(self._keys, self._policy, hop) + blob.name, blob) for hop, blob in wanted]
         blocks: dict[int, list[StoredBlock]] = {}
-        with closing(downloads(self._store, wanted)) as blobs:
-            for where, data in blobs:
+        with closing(downloads(self._store, keys)) as blobs:
+            for (hop, _), (where, data) in zip(wanted, blobs, strict=True):
+                forms = {} if hop.merged else self._forms.get(hop.version, {})
                 for stored in read_blob(data, where=where)[1]:
-                    blocks.setdefault(stored.record.block, []).append(stored)
+                    blocks.setdefault(stored.record.block, []).append(_in_form(stored, forms))
         return blocks
+
+    def _unmergeable(self, base: int, version: int) -> list[Road]:
+        """Single deltas that can't be merged: by classes, and not of this life's last versions."""
+        if self._coding == "default":
+            return []
+        forms = self._forms.copy()
+        return [(each - 1, each) for each in range(base + 1, version + 1) if each not in forms]
 
     def _manifest(self, version: int) -> Manifest:
         where = self._keys.manifest(self._policy, version)
         return decode_manifest(self._store.get(where), where=where, policy=self._policy, version=version)
+
+
+def _in_form(stored: StoredBlock, forms: dict[int, EncodedBlock]) -> StoredBlock:
+    """The block as it is remembered without classes, if it is."""
+    form = forms.get(stored.record.block)
+    if stored.record.kind is not Kind.CLASSES or form is None:
+        return stored
+    record = record_of(stored.record.block, form, base=stored.record.base, result=stored.record.result)
+    return StoredBlock(record, form.streams)
 
 
 class MergeQueue:
@@ -166,22 +204,35 @@ class MergeQueue:
 
     def __init__(self, merger: Merger) -> None:
         self._merger = merger
-        self._waiting: queue.SimpleQueue[tuple[int, int, Layout]] = queue.SimpleQueue()
+        self._waiting: queue.Queue[tuple[int, int, Layout]] = queue.Queue(MOST_WAITING)
         self._idle = threading.Condition()
         self._left = 0
         self._thread: threading.Thread | None = None
 
     def add(self, spans: Sequence[tuple[int, int]], layout: Layout) -> None:
-        """Have these made, in this order."""
-        if not spans:
+        """Have these made, in this order. Never raises: the version that they belong to is out."""
+        if not spans or not self._begun():
             return
-        with self._idle:
-            self._left += len(spans)
         for base, version in spans:
-            self._waiting.put((base, version, layout))
+            with self._idle:
+                self._left += 1
+            try:
+                self._waiting.put_nowait((base, version, layout))
+            except queue.Full:
+                log.warning("versions %d to %d are not merged: %d merges wait", base, version, MOST_WAITING)
+                self._done()
+
+    def _begun(self) -> bool:
+        """Whether there is a thread; a machine that can have no more threads does without merges."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="merges", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="merges", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                log.warning("nothing is merged for now: %s", error)
+                return False
+            self._thread = thread
+        return True
 
     def settle(self, timeout_s: float | None = None) -> bool:
         """Wait until nothing is left to make; False if that took longer than ``timeout_s``."""
@@ -197,7 +248,12 @@ class MergeQueue:
                 self._merger.make(base, version, layout)
             except AstraFlowError as error:
                 log.warning("versions %d to %d are not merged: %s", base, version, error)
+            except Exception:  # the thread's boundary: recorded, and the next merge is tried
+                log.warning("versions %d to %d are not merged", base, version, exc_info=True)
             finally:
-                with self._idle:
-                    self._left -= 1
-                    self._idle.notify_all()
+                self._done()
+
+    def _done(self) -> None:
+        with self._idle:
+            self._left -= 1
+            self._idle.notify_all()

@@ -3,7 +3,8 @@
 Versions are copied in order, each as it was published: its blobs first, compared with the digests in the manifest,
 then the manifest, created only if absent. So the region's store has a version whole or not at all, several
 mirrors of one region do no harm to each other, and one that died is continued by the next. Merged deltas follow
-their versions. Objects that are damaged or gone at the source are left out: readers go around them.
+their versions. Blobs that are damaged or gone at the source are left out, and a damaged manifest is copied as it
+is, alone: readers go around them.
 
 Invariant: every object in the region's store has, byte for byte, what the source has under that key.
 """
@@ -45,6 +46,7 @@ class Mirror:
         self._written = NumberedLog(target, lambda version: keys.manifest(policy, version))
         self._next = 0
         self._merged: set[tuple[int, int]] | None = None
+        self._longest = 0  # of the merges seen: how far below the newest version one may still turn up
         self.copied_bytes = 0
         self.left_out = 0
 
@@ -67,35 +69,60 @@ class Mirror:
             self._copy_version(self._next, data)
             self._next += 1
         if first or self._next > began:
-            self.copy_merges()
+            self.copy_merges(everything=first)
         return self._next - began
 
-    def copy_merges(self) -> int:
-        """Copy the merges that are missing; they are made some time after their version."""
+    def copy_merges(self, *, everything: bool = True) -> int:
+        """Copy the merges that are missing; they are made some time after their version.
+
+        Without ``everything`` only those are looked for that end within twice the longest length: a LIST of all, after
+        every version, would cost more and more.
+        """
         if self._merged is None:
-            self._merged = set(Merges(self._target, self._keys, self._policy).spans())
-        merges, before = Merges(self._source, self._keys, self._policy), len(self._merged)
+            self._note_merged(Merges(self._target, self._keys, self._policy).spans())
+        assert self._merged is not None
+        after = -1 if everything else max(-1, self.version - 2 * self._longest - 1)
+        merges = Merges(self._source, self._keys, self._policy, after=after if self._longest else -1)
+        before = len(self._merged)
         for span in merges.spans():
-            if span in self._merged or span[1] > self.version:
-                continue
-            for merge in merges.ending(span[1]):
-                if (merge.base, merge.version) == span and self._copy_blobs(
-                    self._keys.merged(self._policy), merge.blobs
-                ):
-                    self._create(self._keys.merge(self._policy, *span), encode_merge(merge))
-            self._merged.add(span)
+            if span not in self._merged and span[1] <= self.version:
+                self._copy_merge(merges, span)
+                self._note_merged([span])
         return len(self._merged) - before
 
+    def _note_merged(self, spans: Sequence[tuple[int, int]]) -> None:
+        self._merged = self._merged or set()
+        self._merged.update(spans)
+        self._longest = max([self._longest, *(version - base for base, version in spans)])
+
+    def _copy_merge(self, merges: Merges, span: tuple[int, int]) -> None:
+        """A damaged record is left out: nobody needs a merge."""
+        try:
+            merge = merges.read(span)
+        except (DataError, NotFound):
+            self.left_out += 1
+            return
+        record = self._keys.merge(self._policy, *span)
+        folder = self._keys.merged(self._policy)
+        if self._copy_blobs(folder, merge.blobs, listed=record.removesuffix(".json") + "-"):
+            self._create(record, encode_merge(merge))
+
     def _copy_version(self, version: int, data: bytes) -> None:
-        manifest = decode_manifest(data, where=self._read.key(version), policy=self._policy, version=version)
-        self._copy_blobs(self._keys.version(self._policy, version), (*manifest.delta, *manifest.snapshot))
+        key = self._read.key(version)
+        try:
+            manifest = decode_manifest(data, where=key, policy=self._policy, version=version)
+        except DataError as error:
+            log.warning("a manifest is mirrored without its blobs: %s", error)
+            self.left_out += 1
+        else:
+            self._copy_blobs(self._keys.version(self._policy, version), (*manifest.delta, *manifest.snapshot))
         self._create(self._written.key(version), data)
 
-    def _copy_blobs(self, folder: str, blobs: Sequence[Blob]) -> bool:
-        """Copy what is not there yet; False if the source has not all of it."""
+    def _copy_blobs(self, folder: str, blobs: Sequence[Blob], *, listed: str = "") -> bool:
+        """Copy what is not there yet; False if the source has not all of it. All have the prefix ``listed``."""
         if not blobs:
             return True
-        there = {info.key: info.size_bytes for info in self._target.list(folder)}
+        there = {info.key: info.size_bytes for info in self._target.list(listed or folder)}
         whole = True
         for blob in blobs:
             if there.get(folder + blob.name) == blob.size_bytes and _fits(self._target.get(folder + blob.name), blob):
@@ -149,15 +176,17 @@ def run_mirror(
         )
     stop, keys = stop or threading.Event(), RunKeys(config.name)
     target = open_store(section.store)
-    check_store(target)
     mirrors = {policy: Mirror(store, target, keys, policy) for policy in sorted(config.policies)}
     follower, pace = RunFollower(store, config), Pace(store.url)
     participant = participant or new_participant("mirror", region)
     status = Status(participant=participant, role="mirror", state="copying", name=region, region=region)
     with Beat(store, keys, status, every_s=beat_every_s(store.url, config.dataflow.silence_s)) as beat:
-        waited_s = LOOK_EVERY_S
+        waited_s, checked = LOOK_EVERY_S, False
         while not stop.is_set():
             try:
+                if not checked:
+                    check_store(target)
+                    checked = True
                 if waited_s >= LOOK_EVERY_S:
                     follower.poll()
                     waited_s = 0.0

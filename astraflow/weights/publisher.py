@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from astraflow.weights.codec import Coding
+from astraflow.weights.claim import Claim, VersionTaken, check_order, is_own_attempt, taken_by
+from astraflow.weights.codec import Coding, EncodedBlock
 from astraflow.weights.container import BlockRecord
 from astraflow.weights.encoder import all_blocks, changed_blocks
 from astraflow.weights.layout import BLOCK_ELEMENTS, Layout
@@ -28,33 +29,24 @@ from astraflow.weights.shards import ShardPart, ShardPlan, join_parts
 from astraflow.weights.source import Source
 from astraflow.weights.uploader import BLOB_BYTES, Uploader
 from storage.commit_points import commit_point
-from storage.errors import AstraFlowError, DataError, Fenced
 from storage.keys import RunKeys
 from storage.log import NumberedLog
 from storage.store import ObjectStore
 
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """What a trainer says of a version beside its weights."""
-
-    step: int
-    incarnation: int
-    batch: int
-    skipped: dict[str, list[int]]
+__all__ = ["Publisher", "VersionTaken"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Blobs:
-    """What was uploaded for a version. ``delta`` is None without a base, empty without a change."""
+    """What was uploaded for a version. ``delta`` is None without a base, empty without a change.
+
+    ``mergeable`` has, for merges, what the delta's blocks are without classes.
+    """
 
     delta: tuple[Blob, ...] | None
     snapshot: tuple[Blob, ...]
     changed: int
-
-
-class VersionTaken(AstraFlowError):
-    """An older trainer published the version we were about to: read ``head`` again, catch up, publish above it."""
+    mergeable: dict[int, EncodedBlock] | None = None
 
 
 class Publisher:
@@ -85,8 +77,9 @@ class Publisher:
         self._head: Manifest | None = None
         self._looked = False  # after that a collision tells what is newer, so that a retry meets its own manifest
         self._base: Replica | None = None
-        spans = merge_every if coding == "default" else ()  # classes can not be merged without the weights
-        self._merger = Merger(store, keys, policy, every=spans, writer=self._writer, blob_bytes=blob_bytes)
+        self._merger = Merger(
+            store, keys, policy, every=merge_every, writer=self._writer, blob_bytes=blob_bytes, coding=coding
+        )
         self._merges = MergeQueue(self._merger)
         self._merged = False  # whether this life has looked for merges that an earlier one left undone
 
@@ -94,7 +87,7 @@ class Publisher:
         """The newest version's manifest, or None before the first."""
         self._looked = True
         known = self._head.version + 1 if self._head else 0
-        tail = self._log.tail(known)
+        tail = self._log.tail(known, taken=True)  # versions are never taken away
         if tail > known:
             self._head = self._decode(self._log.read(tail - 1) or b"", tail - 1)
         return self._head
@@ -129,12 +122,13 @@ class Publisher:
         """
         source = Source(weights, self._block_elements)
         digests = source.digests()
-        claim = _Claim(step, incarnation, batch, dict(skipped or {}))
+        claim = Claim(step, incarnation, batch, dict(skipped or {}))
         head = self._head if self._looked else self.head()
         self._check_order(head, claim)
         blobs = self._write_blobs(source, digests, head, incarnation, anchor)
         manifest = self._create(source.layout, source.root(digests), head, blobs, claim)
         self._keep(source, digests)
+        self._merger.remember(manifest.version, blobs.mergeable)
         self._merge(source.layout)
         return manifest
 
@@ -146,7 +140,7 @@ class Publisher:
         ``held`` is that of rank 0's encoder. Raises as ``publish`` does.
         """
         head = self._head if self._looked else self.head()
-        self._check_order(head, _Claim(step, incarnation, batch, {}))
+        self._check_order(head, Claim(step, incarnation, batch, {}))
         self._attempts += 1
         version = head.version + 1 if head else 0
         base = head.digest if head and held == head.digest and head.layout == layout.digest else ""
@@ -164,13 +158,13 @@ class Publisher:
     ) -> Manifest:
         """Make a version of what the ranks uploaded, one part each. Raises as ``publish`` does."""
         joined = join_parts(layout, plan, parts, where=self._log.key(plan.version))
-        claim = _Claim(plan.step, plan.incarnation, plan.batch, dict(skipped or {}))
+        claim = Claim(plan.step, plan.incarnation, plan.batch, dict(skipped or {}))
         blobs = _Blobs(joined.delta, joined.snapshot, joined.changed)
         manifest = self._create(layout, joined.digest, self._head, blobs, claim)
         self._merge(layout)
         return manifest
 
-    def _create(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: _Claim) -> Manifest:
+    def _create(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: Claim) -> Manifest:
         """Make the version real by its manifest, or find out who was faster."""
         commit_point("trainer.after_blobs")
         wanted = self._manifest(layout, digest, head, blobs, claim)
@@ -199,18 +193,21 @@ class Publisher:
         uploader = Uploader(self._store, folder, f"{incarnation}-{self._writer}-{self._attempts}", self._blob_bytes)
         delta: tuple[Blob, ...] | None = None
         changed = sum(source.layout.sizes.values())
+        mergeable: dict[int, EncodedBlock] | None = {} if self._merger.needs_forms else None
         if head and source.root(digests) == head.digest:
             delta, changed = (), 0
         elif head and self._base and self._base.layout == source.layout and self._base.root() == head.digest:
             records: list[BlockRecord] = []
-            delta = uploader.delta(changed_blocks(self._base, source, digests, records, self._coding))
+            delta = uploader.delta(
+                changed_blocks(self._base, source, digests, records, self._coding, mergeable=mergeable)
+            )
             changed = sum(record.changed for record in records)
         snapshot: tuple[Blob, ...] = ()
         if anchor or head is None or delta is None or version - head.anchor >= self._anchor_every:
             snapshot = uploader.snapshot(all_blocks(source, digests), source.layout)
-        return _Blobs(delta, snapshot, changed)
+        return _Blobs(delta, snapshot, changed, mergeable if delta is not None else None)
 
-    def _manifest(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: _Claim) -> Manifest:
+    def _manifest(self, layout: Layout, digest: str, head: Manifest | None, blobs: _Blobs, claim: Claim) -> Manifest:
         version = head.version + 1 if head else 0
         based = head if blobs.delta is not None else None
         fetched = blobs.snapshot if blobs.delta is None else blobs.delta
@@ -237,44 +234,15 @@ class Publisher:
             )
         )
 
-    def _check_order(self, head: Manifest | None, claim: _Claim) -> None:
-        """Refuse what would make incarnation, step or batch fall along the versions."""
-        if head is None:
-            return
-        if head.incarnation > claim.incarnation:
-            raise self._fenced(head, claim.incarnation)
-        if head.step > claim.step or head.batch > claim.batch:
-            raise DataError(
-                f"step {claim.step} after batch {claim.batch} is behind version {head.version}, "
-                f"which has step {head.step} after batch {head.batch}",
-                where=self._log.key(head.version + 1),
-                remedy="Train the recorded batches again up to the head manifest's before publishing",
-                kind="behind",
-            )
-
     def _settle(self, wanted: Manifest, found: Manifest) -> Manifest:
         """What to do when ``found`` stands where ``wanted`` was to be created."""
-        if found.writer == wanted.writer and _same_claim(found, wanted):
-            return found  # our own earlier attempt, whose answer was lost
+        if is_own_attempt(found, wanted):
+            return found  # whose answer was lost
         self._head = found
-        if found.incarnation > wanted.incarnation or (
-            found.incarnation == wanted.incarnation and found.writer != wanted.writer
-        ):
-            raise self._fenced(found, wanted.incarnation)
-        raise VersionTaken(
-            f"incarnation {found.incarnation} published version {found.version} first",
-            where=self._log.key(found.version),
-            remedy="Read the head manifest again, train up to its batch, and publish above it",
-            kind="taken",
-        )
+        raise taken_by(found, wanted, where=self._log.key(found.version))
 
-    def _fenced(self, found: Manifest, incarnation: int) -> Fenced:
-        return Fenced(
-            f"version {found.version} of {self._policy} has incarnation {found.incarnation}, this one {incarnation}",
-            where=self._log.key(found.version),
-            remedy="Another trainer of this policy has taken over: this one ends",
-            kind="incarnation",
-        )
+    def _check_order(self, head: Manifest | None, claim: Claim) -> None:
+        check_order(head, claim, where=self._log.key(head.version + 1 if head else 0))
 
     def _keep(self, source: Source, digests: list[str]) -> None:
         """Make ``source`` the base of the next delta, copying only the blocks that differ."""
@@ -288,9 +256,3 @@ class Publisher:
 
     def _decode(self, data: bytes, version: int) -> Manifest:
         return decode_manifest(data, where=self._log.key(version), policy=self._policy, version=version)
-
-
-def _same_claim(one: Manifest, other: Manifest) -> bool:
-    """True if both say the same of the trainer and the weights, however those were encoded."""
-    fields = ("version", "step", "incarnation", "batch", "skipped", "digest")
-    return all(getattr(one, field) == getattr(other, field) for field in fields)

@@ -18,6 +18,7 @@ from astraflow.weights.inspection import stored_tensors
 from astraflow.weights.kernels import Words
 from astraflow.weights.layout import words_of
 from astraflow.weights.subscriber import Subscriber
+from storage.errors import DataError, NotFound
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -76,17 +77,22 @@ def measure(
 ) -> Iterator[Change]:
     """The changes of versions ``first`` to ``last``, one row a version, layer and kind.
 
-    ``rates`` has learning rates by version. Versions that repeat a step (a trainer's new life) are left out. Holds
-    the weights twice.
+    ``rates`` has learning rates by version. Versions that repeat a step (a trainer's new life) are left out, and those
+    that can't be had (damaged, given up), or whose base can't. Holds the weights twice.
     """
     reader = Subscriber(store, keys, policy)
     newest = reader.newest()
     before: dict[str, Words] = {}
+    step_before = -1
     for version in range(max(0, first - 1), (newest if last is None else min(last, newest)) + 1):
-        update, manifest = reader.fetch(version), reader.manifest(version)
+        try:
+            update, manifest = reader.fetch(version), reader.manifest(version)
+        except (DataError, NotFound):
+            before = {}
+            continue
         tensors = {name: words_of(tensor) for name, tensor in stored_tensors(update).items()}
         same = before.keys() == tensors.keys() and all(before[name].size == tensors[name].size for name in tensors)
-        if same and manifest.step > reader.manifest(version - 1).step:
+        if same and manifest.step > step_before:
             groups: dict[tuple[int | None, str], list[int]] = {}
             for name, words in tensors.items():
                 counts = groups.setdefault((layer_of(name), kind_of(name)), [0, 0])
@@ -98,7 +104,7 @@ def measure(
         for name, words in tensors.items():
             if not same or name in update.changed:
                 before[name] = words.copy()
-        before = {name: before[name] for name in tensors}
+        before, step_before = {name: before[name] for name in tensors}, manifest.step
 
 
 def grouped(changes: Iterable[Change], by: str) -> list[Share]:

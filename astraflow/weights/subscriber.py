@@ -11,10 +11,10 @@ Invariant: ``version`` is -1 or the copy has, bit for bit, the weights of that v
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 
-from astraflow.weights.catch_up import CatchUp, Hop, Road, plan_catch_up
+from astraflow.weights.catch_up import CatchUp, Hop, Road
 from astraflow.weights.codec import Kind, SparseChange, decode_block
 from astraflow.weights.container import StoredBlock, read_blob
 from astraflow.weights.downloader import downloads
@@ -22,9 +22,10 @@ from astraflow.weights.kept_copy import KeptCopy
 from astraflow.weights.kernels import unzigzag, zigzag
 from astraflow.weights.layout import Layout
 from astraflow.weights.manifest import Blob, Manifest, decode_manifest
-from astraflow.weights.manifests import AHEAD, Manifests, hop_folder
+from astraflow.weights.manifests import Manifests, find_way, hop_folder
 from astraflow.weights.merged import Merges
 from astraflow.weights.replica import Replica
+from astraflow.weights.touched import Touched
 from astraflow.weights.update import WeightUpdate
 from storage.errors import DataError, NotFound
 from storage.keys import RunKeys
@@ -55,12 +56,14 @@ class Subscriber:
         self._replica: Replica | None = None
         self._road: Road = (-1, -1)  # of the plan under way
         self._payload_bytes = 0
-        self._changed: set[str] = set()  # since the last update that was returned, over fetches that failed too
+        self._touched = Touched()
         self._keep = keep
+        self._found: Manifest | None = None  # what a kept copy says it is, until the store says the same
         if keep is not None and (found := keep.find(policy)) is not None:
             self._held, self._replica = found
+            self._found = self._held
             self._newest = self._held.version
-            self._changed = set(self._replica.layout.names)
+            self._touched.note_all(self._replica.layout.names)
 
     @property
     def version(self) -> int:
@@ -69,7 +72,8 @@ class Subscriber:
 
     def newest(self) -> int:
         """The newest version in the store, -1 if there is none. One request when nothing is new."""
-        self._newest = self._log.tail(self._newest + 1) - 1
+        # Versions are never taken away; a kept copy, though, may have been another store's.
+        self._newest = self._log.tail(self._newest + 1, taken=self._found is None) - 1
         return self._newest
 
     def fetch(self, version: int) -> WeightUpdate:
@@ -78,6 +82,7 @@ class Subscriber:
         What is damaged or gone is passed over for the next cheapest way. Raises ``NotFound`` if there is no such
         version, ``DataError`` if it can not be had intact; the subscriber stays usable.
         """
+        self._forget_if_foreign()
         self._forget_if_touched()
         try:
             return self._fetch(version)
@@ -115,19 +120,15 @@ class Subscriber:
         return self._plan(Manifests(self.manifest), version, held, avoid)
 
     def _plan(self, manifests: Manifests, version: int, held: int, avoid: Collection[Road]) -> CatchUp:
-        """A reader one behind asks for nothing but the manifest."""
-        if version - held == 1 and held >= 0 and not avoid:
-            return plan_catch_up(manifests.read, version, held)
-        low = min(version, held if held >= 0 else manifests.read(version).anchor)
-        manifests.read_ahead(range(max(low, version - AHEAD), max(version, min(held, version + AHEAD)) + 1))
-        merges = self.merges(after=-1 if avoid else low)
-        highest = max(version, self._newest) if avoid else -1
-        return plan_catch_up(manifests.read, version, held, merges=merges, avoid=avoid, highest=highest)
+        return find_way(manifests, self._merges_after, version, held, avoid=avoid, newest=self._newest)
 
     def manifest(self, version: int) -> Manifest:
         """The manifest of ``version``. Raises ``NotFound`` or ``DataError``."""
+        return self._manifest_in(self._store, version)
+
+    def _manifest_in(self, store: ObjectStore, version: int) -> Manifest:
         key = self._log.key(version)
-        data = NumberedLog(self._store, self._log.key).read(version)
+        data = NumberedLog(store, self._log.key).read(version)
         if data is None:
             raise NotFound(
                 f"version {version} of {self._policy} is not published",
@@ -140,6 +141,21 @@ class Subscriber:
     def merges(self, *, after: int = -1) -> Merges:
         """The merged deltas that end above version ``after``."""
         return Merges(self._store, self._keys, self._policy, after=after)
+
+    def _merges_after(self, after: int) -> Merges:
+        return self.merges(after=after)
+
+    def _forget_if_foreign(self) -> None:
+        """A kept copy may be of another run of the same name: once, it is compared with what the store has."""
+        if (found := self._found) is None:
+            return
+        for store in (self._store, self._root):
+            with suppress(DataError, NotFound):
+                if store is not None and self._manifest_in(store, found.version) == found:
+                    self._found = None
+                    return
+        self._found = self._held = None
+        self._newest = -1
 
     def _forget_if_touched(self) -> None:
         """Hash the whole copy; give it up if somebody wrote to it since it was checked."""
@@ -160,16 +176,15 @@ class Subscriber:
                 self._road = hop.road
                 self._step(hop, manifests.read(hop.target), self._counted(islice(blobs, len(hop.blobs))))
         assert self._held is not None, "a plan ends with a manifest that was accepted, or is empty and one is held"
-        aliases = self._copy.layout.aliases
-        changed = self._changed | {alias for alias, name in aliases.items() if name in self._changed}
-        self._changed = set()
+        changed, places = self._touched.take(self._copy.layout)
         return WeightUpdate(
             policy=self._policy,
             version=self._held.version,
             step=self._held.step,
             digest=self._held.digest,
             tensors=self._copy.tensors(),
-            changed=frozenset(changed),
+            changed=changed,
+            places=places,
             payload_bytes=self._payload_bytes,
         )
 
@@ -197,7 +212,7 @@ class Subscriber:
             for stored in stored_blocks:
                 self._write(copy, stored, where)
         self._accept(manifest)
-        self._changed = set(self._copy.layout.names)
+        self._touched.note_all(self._copy.layout.names)
 
     def _replica_for(self, layout: Layout | None, manifest: Manifest, where: str) -> Replica:
         """The copy that there is, if it has the snapshot's layout, else a new one."""
@@ -238,8 +253,7 @@ class Subscriber:
         )
         if inverse and isinstance(change, SparseChange):
             change = SparseChange(change.positions, zigzag(0 - unzigzag(change.steps)))
-        pieces = copy.layout.pieces(block)
-        self._changed.update(piece.name for piece in pieces if change.touches(words, piece.start, piece.stop))
+        self._touched.note(change, words, copy.layout.pieces(block))
         change.write(words)
         if copy.rehash(block) != (record.base if inverse else record.result):
             raise _wrong(f"block {record.block} has another digest after its update", where, "digest")

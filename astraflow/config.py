@@ -37,7 +37,8 @@ class Problems(Section):
     """The data set: where problems come from and how an answer is scored."""
 
     source: str = Field(
-        description="A .jsonl file (fields prompt, answer[, id, …]), or a built-in generator: 'addition'."
+        description="A .jsonl file (fields prompt, answer[, id, …]), a built-in generator: 'addition', or "
+        "'package.module:function' of one's own."
     )
     options: dict[str, Any] = Field(default={}, description="Options of the generator.")
     reward: Component = Field(

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from astraflow import config as cfg
-from astraflow.component import check_options
+from astraflow.component import check_options, find
 from storage.errors import ConfigError, DataError
 
 SCHEMA = pa.schema(
@@ -50,11 +50,15 @@ def load_problems(config: cfg.Problems, seed: int) -> list[Problem]:
         check_options(generator, config.options, given=1, where="problems.options")
         return generator(seed, **config.options)
     path = Path(config.source)
+    if path.suffix != ".jsonl" and ":" in config.source:
+        own = find(config.source, GENERATORS, where=_WHERE)
+        check_options(own, config.options, given=1, where="problems.options")
+        return list(own(seed, **config.options))
     if path.suffix != ".jsonl":
         raise ConfigError(
             f"{config.source!r} is neither a .jsonl file nor a built-in generator",
             where=_WHERE,
-            remedy=f"Name a .jsonl file, or one of: {', '.join(sorted(GENERATORS))}",
+            remedy=f"Name a .jsonl file, 'package.module:function', or one of: {', '.join(sorted(GENERATORS))}",
             kind="unknown",
         )
     if config.options:

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from astraflow.config import RunConfig, Workflow
+from astraflow.config import REMOTE, RunConfig, Workflow
 from astraflow.models import BUILT_IN
 from astraflow.recipe_errors import Fault, faults_of, raise_faults, unknown_trainer_fields
 from astraflow.toml import dump_table
@@ -58,6 +58,14 @@ def load_recipe(
     if default_store is not None:
         draft.table.setdefault("store", default_store)
     return with_store_urls(_validate(draft, str(path)))
+
+
+def override_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """``config`` with ``key=value`` overrides, as on the command line. Raises ``ConfigError``."""
+    draft = _Draft(table=config.model_dump(mode="python"))
+    for override in overrides:
+        _override(draft, override)
+    return _validate(draft, config.name)
 
 
 def dump_toml(config: RunConfig) -> str:
@@ -244,7 +252,7 @@ def _with_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(policies, dict):
         for policy in policies.values():
             if isinstance(policy, dict) and isinstance(policy.get("model"), str):
-                policy["model"] = _absolute(policy["model"], folder, is_path=policy["model"] not in BUILT_IN)
+                policy["model"] = _absolute(policy["model"], folder, is_path=policy["model"] not in (*BUILT_IN, REMOTE))
     problems = table.get("problems")
     if isinstance(problems, dict) and isinstance(problems.get("source"), str):
         source = problems["source"]
@@ -260,7 +268,7 @@ def _names_own_code(node: Any, key: str = "") -> bool:
         return any(_names_own_code(value, name) for name, value in node.items())
     if isinstance(node, list):
         return any(_names_own_code(value) for value in node)
-    return key in ("name", "kind", "engine") and isinstance(node, str) and ":" in node
+    return key in ("name", "kind", "engine", "source") and isinstance(node, str) and ":" in node
 
 
 def _absolute(text: str, folder: Path, *, is_path: bool) -> str:

@@ -6,9 +6,9 @@
     POST /v1/episodes                   take an episode that waits for a harness (the pool's key)
     POST /v1/episodes/ID/end            say how it ended (the episode's key)
 
-A bearer token says who asks. The key of an open episode speaks for its roles, and what passes is recorded as its
-trajectories; the pool's key, if there is one, asks the engines beside training, and nothing is recorded. More
-requests than ``max_requests`` at once are told to come again (429). It starts when first needed.
+A bearer token (or ``X-Astraflow-Key``) says who asks. The key of an open episode speaks for its roles, and what
+passes is recorded as its trajectories; the pool's key, if there is one, asks the engines beside training, and nothing
+is recorded. More requests than ``max_requests`` at once are told to come again (429). It starts when first needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from astraflow.raas.doors import Doors, OpenDoor
 from astraflow.raas.remote import RemoteHandle, RemoteVoice
 from astraflow.raas.streaming import TextSoFar, error_event, events
 from astraflow.workflows.role import RoleHandle, Voice
-from astraflow.workflows.runtime import Outcome
+from astraflow.workflows.runtime import KEY_HEADER, Outcome
 from storage.errors import ConfigError, EngineError, EpisodeError
 
 T = TypeVar("T")
@@ -112,9 +112,10 @@ class Gateway:
         """Find out who asks, and put errors into words."""
 
         async def guarded(request: web.Request) -> T | web.Response:
-            kind, _, key = request.headers.get("Authorization", "").partition(" ")
-            door = self.doors.by_key(key) if kind.lower() == "bearer" else None
-            is_pool = bool(self._key) and hmac.compare_digest(key.encode(), self._key.encode())
+            keys = _keys(request)
+            door = next((door for key in keys if (door := self.doors.by_key(key)) is not None), None)
+            own = self._key.encode()
+            is_pool = bool(own) and any(hmac.compare_digest(key.encode(), own) for key in keys)
             if door is None and not is_pool:
                 return _refused(401, "no open episode has this key", "invalid_api_key")
             try:
@@ -254,6 +255,13 @@ class Gateway:
         outcome = Outcome(said.reward, said.rewards, said.reward_parts, said.meta, said.error)
         self.doors.end(request.match_info["id"], door, outcome)
         return web.json_response({})
+
+
+def _keys(request: web.Request) -> list[str]:
+    """What the client shows; clients of some APIs know other headers than ``Authorization``."""
+    kind, _, key = request.headers.get("Authorization", "").partition(" ")
+    others = [request.headers.get(name, "") for name in (KEY_HEADER, "x-api-key")]
+    return [key for key in (key if kind.lower() == "bearer" else "", *others) if key]
 
 
 def _within(door: OpenDoor | None, request: Any) -> Any:

@@ -18,6 +18,7 @@ from astraflow.workflows.render import assistant, system, user
 from astraflow.workflows.runtime import RoleHandle, Roles, Voice
 from astraflow.workflows.sequence import Answer
 from astraflow.workflows.tools import ToolCall, tool
+from astraflow.workflows.verifiers_environment import VerifiersEnvironment
 from storage.errors import ConfigError
 
 __all__ = [
@@ -41,6 +42,7 @@ BUILT_IN: dict[str, Any] = {
     "solve_and_verify": solve_and_verify.solve_and_verify,
     "outside": outside.outside,
     "harness": outside.harness,
+    "verifiers": VerifiersEnvironment,
 }
 
 

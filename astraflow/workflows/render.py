@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from astraflow.workflows.tools import Message as Message
+from astraflow.workflows import tools as tool_calls
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Message = tool_calls.Message
 _CACHED_TEXTS = 4096
 
 

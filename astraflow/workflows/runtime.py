@@ -16,7 +16,10 @@ from astraflow.trajectory import Trajectory
 from astraflow.workflows.role import RoleHandle, Voice
 from storage.errors import EpisodeError
 
-__all__ = ["Door", "Host", "Outcome", "RoleHandle", "Roles", "Voice"]
+KEY_HEADER = "X-Astraflow-Key"
+"""Carries a door's key where a client sets Authorization by itself."""
+
+__all__ = ["KEY_HEADER", "Door", "Host", "Outcome", "RoleHandle", "Roles", "Voice"]
 
 
 class Door(Protocol):

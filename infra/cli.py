@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.commands import doctor, logs, looking, project, steering, taking_out, weights
+from infra.commands import doctor, logs, looking, project, simulate, steering, taking_out, weights
 from infra.commands.options import EPILOG, Json, Last, RunOption, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell, was_heard
 from storage.errors import AstraFlowError, ConfigError
@@ -149,6 +149,7 @@ for command in (
     steering.stop,
     steering.pause,
     steering.resume,
+    simulate.simulate,
     taking_out.export,
     taking_out.show,
 ):

@@ -144,6 +144,7 @@ def load_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
             remedy="The folder needs config.json of a causal LM and its *.safetensors",
             kind="model",
         ) from error
+    _check_decoder(model, str(folder))
     loaded: PreTrainedModel = model.eval()
     return loaded
 
@@ -164,8 +165,30 @@ def empty_causal_lm(folder: Path | str, dtype: torch.dtype) -> PreTrainedModel:
             remedy="The folder needs config.json of a causal LM",
             kind="model",
         ) from error
+    _check_decoder(model, str(folder))
     loaded: PreTrainedModel = model.eval()
     return loaded
+
+
+def context_of(config: Any) -> int | None:
+    """The most tokens that a model of this config can take; None if nothing says so (positions without a table)."""
+    text = config.get_text_config()
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        found = getattr(text, name, None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
+
+
+def _check_decoder(model: Any, where: str) -> None:
+    """Raise ``ConfigError`` for a model whose state is no cache of keys and values: engines could not decode it."""
+    if getattr(model, "_is_stateful", False):
+        raise ConfigError(
+            f"{type(model).__name__} keeps a state instead of a cache of keys and values, which no engine here decodes",
+            where=where,
+            remedy="Use a transformer with attention layers",
+            kind="model",
+        )
 
 
 def load_tokenizer(folder: Path | str) -> PreTrainedTokenizerBase:

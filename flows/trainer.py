@@ -1,4 +1,4 @@
-"""The trainer flow: one policy's trainer as a flow run and OS process of its own."""
+"""The trainer flow: one policy's trainer as a flow run and OS process of its own; of several ranks, their watcher."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from flows.lifecycle import begin_life, enter_run
 @flow(name="trainer", description="Trains one policy: batch, optimizer step, publish.", retries=0)
 def trainer(run: str, store: str, policy: str) -> None:
     """Train ``policy`` of ``run`` until its steps are done; continues where an earlier life ended."""
-    from astraflow.trainer.loop import run_trainer
-
     participant = begin_life("trainer", policy)
     opened, config = enter_run(run, store)
+    settings = config.trainer_of(policy)
+    if settings.ranks > 1 and not config.policies[policy].frozen:
+        from astraflow.trainer.torchrun import run_ranks
+
+        run_ranks(run, store, policy, participant=participant, ranks=settings.ranks, threads=settings.threads)
+        return
+    from astraflow.trainer.loop import run_trainer
+
     run_trainer(opened, config, policy, participant=participant)

@@ -4,10 +4,14 @@ A checkpoint is a folder of torch.distributed.checkpoint and, last, a marker obj
 object store. Without its marker it does not exist. Everything in it is a tensor: parameters, optimizer state, the
 state of torch's generator; the counters stand in the marker. The learning rate is a function of the step, so there
 is no scheduler to keep. A checkpoint is made only of a step that is published, so none is ever ahead of the manifests.
+
+With several ranks each writes its own rows, and any other number of ranks can load them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import warnings
 from concurrent.futures import Future
@@ -16,6 +20,7 @@ from typing import Any
 import msgspec
 import torch
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 from torch.distributed.checkpoint._fsspec_filesystem import FileSystem
 from torch.distributed.checkpoint.api import CheckpointException
@@ -23,9 +28,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from astraflow.trainer.step import Learner
+from astraflow.trainer.learner import Learner
+from astraflow.trainer.team import ALONE, Ranks, Team
 from storage.commit_points import commit_point
-from storage.errors import DataError, StoreError
+from storage.errors import DataError, NotFound, StoreError
 from storage.filesystem import open_filesystem
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -33,9 +39,11 @@ from storage.store import ObjectStore
 # torch warns of what no_dist asks for.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
+log = logging.getLogger("astraflow.trainer")
+
 MARKER = "complete.json"
 MAX_FAILURES = 3
-_NAME = re.compile(r"(?P<incarnation>\d+)-(?P<step>\d+)/complete\.json$")
+_FOLDER = re.compile(r"(?P<incarnation>\d+)-(?P<step>\d+)/")
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,6 +53,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     step: int
     cursor: int
     bad_steps: int = 0
+    paused: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET  # pauses in force at the cursor; left out if none
 
     @property
     def age(self) -> tuple[int, int]:
@@ -61,7 +70,7 @@ def learner_tensors(learner: Learner) -> dict[str, Tensor]:
             seen.add(id(tensor))
             tensors[f"model.{name}"] = tensor.detach()
     for name, parameter in learner.model.named_parameters():
-        for kind, tensor in learner.optimizer.state[parameter].items():
+        for kind, tensor in learner.optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{kind}"] = tensor
     tensors["rng.torch"] = torch.get_rng_state()
     return tensors
@@ -70,7 +79,8 @@ def learner_tensors(learner: Learner) -> dict[str, Tensor]:
 class Checkpoints:
     """The checkpoints of one policy: at most one is being written, the newest ``keep`` complete ones are kept."""
 
-    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str, *, keep: int) -> None:
+    def __init__(self, store: ObjectStore, keys: RunKeys, policy: str, *, keep: int, team: Team = ALONE) -> None:
+        self._team = team
         self._store = store
         self._keys = keys
         self._policy = policy
@@ -90,7 +100,14 @@ class Checkpoints:
         """Put the checkpoint's state into ``learner``. Raises ``DataError`` if it does not fit its model."""
         tensors = learner_tensors(learner)
         try:
-            load(tensors, storage_reader=_Reader(*self._folder(mark)), no_dist=True)
+            load(tensors, storage_reader=_Reader(*self._folder(*mark.age)), **self._together())
+        except OSError as error:  # of the filesystem, which has tried again by itself
+            raise StoreError(
+                f"a checkpoint could not be read: {error}",
+                where=self._keys.checkpoint(self._policy, mark.incarnation, mark.step),
+                remedy="The same call may be made again",
+                kind="unreachable",
+            ) from error
         except CheckpointException as error:
             raise DataError(
                 f"the checkpoint does not fit the model or is damaged: {error}",
@@ -105,9 +122,9 @@ class Checkpoints:
     def save(self, mark: Mark, learner: Learner) -> None:
         """Copy the state and begin to write it; waits for the one before if that is still being written."""
         self.settle(wait=True)
-        files, folder = self._folder(mark)
+        files, folder = self._folder(*mark.age)
         # The call copies every tensor before it returns: training may go on in place at once.
-        future = async_save(learner_tensors(learner), storage_writer=_Writer(files, folder), no_dist=True)
+        future = async_save(learner_tensors(learner), storage_writer=_Writer(files, folder), **self._together())
         assert isinstance(future, Future)
         self._writing = (mark, future)
 
@@ -139,26 +156,65 @@ class Checkpoints:
         commit_point("trainer.after_checkpoint")
         self._prune()
 
+    def wait(self) -> None:
+        """Another rank: wait until its part of what was begun is written, or has failed (rank 0 says so)."""
+        if self._writing is not None:
+            self._writing[1].exception()
+            self._writing = None
+
+    def _together(self) -> dict[str, Any]:
+        """How torch shall talk about the checkpoint: not at all, or among the ranks in a group of its own."""
+        if isinstance(self._team, Ranks):
+            return {"process_group": self._team.files}
+        return {"no_dist": True}
+
+    def _folders(self) -> dict[tuple[int, int], list[str]]:
+        """The keys of all checkpoints, whole or not, by (step, incarnation)."""
+        found: dict[tuple[int, int], list[str]] = {}
+        root = self._keys.checkpoints(self._policy)
+        for info in self._store.list(root):
+            name = _FOLDER.match(info.key.removeprefix(root))
+            if name is not None:
+                found.setdefault((int(name["step"]), int(name["incarnation"])), []).append(info.key)
+        return dict(sorted(found.items()))
+
     def _complete(self) -> list[Mark]:
-        """All complete checkpoints, oldest first."""
-        keys = [info.key for info in self._store.list(self._keys.checkpoints(self._policy)) if _NAME.search(info.key)]
-        marks = [msgspec.json.decode(self._store.get(key), type=Mark) for key in keys]
+        """All complete checkpoints, oldest first. One whose marker is damaged is none: the one before it serves."""
+        marks = []
+        for keys in self._folders().values():
+            for key in keys:
+                if key.endswith(f"/{MARKER}"):
+                    try:
+                        marks.append(msgspec.json.decode(self._store.get(key), type=Mark))
+                    except (msgspec.DecodeError, NotFound) as error:
+                        log.warning("the checkpoint's marker %s is passed over: %s", key, error)
         return sorted(marks, key=lambda mark: mark.age)
 
     def _prune(self) -> None:
-        for mark in self._complete()[: -self._keep]:
-            files, folder = self._folder(mark)
-            self._store.delete(self._marker_key(mark))  # first: a half-deleted checkpoint must not look whole
-            if files.exists(folder):
-                files.rm(folder, recursive=True)
+        """Delete old checkpoints, and what a life that was killed left half-written or half-deleted."""
+        folders = self._folders()
+        whole = [age for age, keys in folders.items() if any(key.endswith(f"/{MARKER}") for key in keys)]
+        kept = set(whole[-self._keep :])
+        newest = max(kept, default=(-1, -1))
+        for age, keys in folders.items():
+            half = age not in whole
+            if age in kept or (half and age > newest and age[1] >= newest[1]):
+                continue
+            # The marker first: a half-deleted checkpoint must not look whole.
+            for key in sorted(keys, key=lambda key: not key.endswith(f"/{MARKER}")):
+                self._store.delete(key)
+            files, folder = self._folder(*age)
+            if isinstance(files, LocalFileSystem):  # elsewhere a folder goes with its last object
+                with contextlib.suppress(OSError):
+                    files.rmdir(folder)
 
     def _marker_key(self, mark: Mark) -> str:
         return self._keys.checkpoint(self._policy, mark.incarnation, mark.step) + MARKER
 
-    def _folder(self, mark: Mark) -> tuple[AbstractFileSystem, str]:
+    def _folder(self, step: int, incarnation: int) -> tuple[AbstractFileSystem, str]:
         if self._files is None:
             self._files, self._root = open_filesystem(self._store.url)
-        key = self._keys.checkpoint(self._policy, mark.incarnation, mark.step)
+        key = self._keys.checkpoint(self._policy, incarnation, step)
         return self._files, f"{self._root.rstrip('/')}/{key.rstrip('/')}"
 
 

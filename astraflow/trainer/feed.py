@@ -6,6 +6,8 @@ objects can be read while this one trains.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from astraflow.dataflow.step import BARREN
 from astraflow.participant import DecisionsReader
 from astraflow.records import Batched, DrainRequested, Paused, Resumed, Stopped
@@ -17,7 +19,15 @@ class BatchFeed:
     """Batches of ``policy`` from number ``first`` on, which stands at or behind decision ``cursor``."""
 
     def __init__(
-        self, store: ObjectStore, keys: RunKeys, policy: str, participant: str, *, cursor: int, first: int
+        self,
+        store: ObjectStore,
+        keys: RunKeys,
+        policy: str,
+        participant: str,
+        *,
+        cursor: int,
+        first: int,
+        paused: Collection[str] = (),
     ) -> None:
         self._reader = DecisionsReader(store, keys, cursor)
         self._policy = policy
@@ -25,20 +35,25 @@ class BatchFeed:
         self._first = first
         self._batches: dict[int, tuple[int, Batched]] = {}
         self.end_reason: str | None = None
-        self._paused: set[str] = set()
+        self._is_drained_alone = False
+        self._paused = set(paused)  # by whom ("": for all policies) at the cursor
+        self._paused_at: dict[int, tuple[str, ...]] = {}  # by decision: what was in force before it
 
     def poll(self) -> None:
         """Take in all decisions that are there."""
         while records := self._reader.poll():
             for seq, record in records:
+                self._paused_at[seq] = self.paused
                 for decision in record.decisions:
                     match decision:
                         case Batched(policy=self._policy, n=n) if n >= self._first:
                             self._batches[n] = (seq, decision)
                         case DrainRequested(participants=[]):
                             self.end_reason = "drained"
+                            self._is_drained_alone = False
                         case DrainRequested(participants=names) if self._participant in names:
                             self.end_reason = "drained"
+                            self._is_drained_alone = True
                         case Paused(policy="" | self._policy, reason=reason) if not reason.startswith(BARREN):
                             self._paused.add(decision.policy)
                         case Resumed():
@@ -47,6 +62,20 @@ class BatchFeed:
                             self.end_reason = "stopped"
                         case _:
                             pass
+
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """The pauses in force now: policies, or an empty name for all."""
+        return tuple(sorted(self._paused))
+
+    def paused_at(self, cursor: int) -> tuple[str, ...]:
+        """The pauses in force before decision ``cursor``, for who begins to read there again."""
+        return self._paused_at.get(cursor, self.paused)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether this participant alone was asked to leave: the policy goes on with another."""
+        return self._is_drained_alone and self.end_reason == "drained"
 
     @property
     def is_paused(self) -> bool:
@@ -67,4 +96,6 @@ class BatchFeed:
         self._first = n + 1
         for number in [number for number in self._batches if number <= n]:
             del self._batches[number]
+        for seq in [seq for seq in self._paused_at if seq < cursor]:
+            del self._paused_at[seq]
         return cursor

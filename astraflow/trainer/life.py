@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from astraflow.config import RunConfig, Trainer
 from astraflow.participant import Beat, Outbox
+from astraflow.trainer.team import ALONE, Team
 from storage.errors import StoreError
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -41,6 +42,7 @@ class Life:
     outbox: Outbox
     beat: Beat
     folder: Path
+    team: Team = ALONE
 
     def say(self, state: str, **figures: float) -> None:
         """Show ``state`` and ``figures`` in the status object and the log."""

@@ -16,30 +16,34 @@ from pathlib import Path
 
 import torch
 
-from astraflow.component import find
 from astraflow.config import RunConfig
 from astraflow.pace import Pace, wait_until
 from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
-from astraflow.records import Batched, Consumed, Ended, Left, Status
+from astraflow.records import AnyFact, Batched, Consumed, Ended, Left, Status
+from astraflow.trainer.kinds import load_kind
 from astraflow.trainer.life import Life, finite, log
+from astraflow.trainer.office import Tenure
+from astraflow.trainer.orders import End, give
 from astraflow.trainer.reader import LoadedBatch, PartReader
-from astraflow.trainer.rows import resident_mb, write_step_row
-from astraflow.trainer.start import Tenure, begin, publish_frozen, published
-from astraflow.trainer.step import train_batch
+from astraflow.trainer.rows import memory_mb, write_step_row
+from astraflow.trainer.start import begin, publish_frozen, published
+from astraflow.trainer.team import ALONE, Team
 from astraflow.weights.manifest import Manifest
 from storage.commit_points import commit_point
 from storage.errors import AstraFlowError, DataError, DeadlineError, Fenced, StoreError
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
-KINDS = {"rl": train_batch}
 MAX_BAD_STEPS = 10
 """Steps in a row whose loss or gradient was not finite, after which a trainer gives up."""
 
 
-def run_trainer(store: ObjectStore, config: RunConfig, policy: str, *, participant: str | None = None) -> None:
+def run_trainer(
+    store: ObjectStore, config: RunConfig, policy: str, *, participant: str | None = None, team: Team = ALONE
+) -> None:
     """Train ``policy`` until its steps are done or the run says to end; one life of its trainer.
 
+    With a ``team`` of several ranks this is rank 0; the others call ``follower.follow``.
     Raises ``Fenced`` if another trainer of the policy takes over, ``DeadlineError`` if no batch came for
     ``batch_timeout_s``, ``DataError`` if the policy cannot be trained on, ``StoreError`` if the store is gone for good.
     """
@@ -50,24 +54,26 @@ def run_trainer(store: ObjectStore, config: RunConfig, policy: str, *, participa
     every_s = beat_every_s(store.url, config.dataflow.silence_s)
     with tempfile.TemporaryDirectory(prefix="astraflow-") as folder, Beat(store, keys, status, every_s=every_s) as beat:
         outbox = Outbox(store, keys, participant)
-        life = Life(store, keys, config, policy, settings, outbox, beat, Path(folder))
+        life = Life(store, keys, config, policy, settings, outbox, beat, Path(folder), team)
         try:
             _live(life)
-        except AstraFlowError as error:
+        except BaseException as error:  # whatever ends a life is said: a signal or want of memory too
             life.say("fenced" if isinstance(error, Fenced) else "failed")
-            log.error("%s: %s", policy, error)
+            if isinstance(error, AstraFlowError):
+                log.error("%s: %s", policy, error)
             raise
 
 
 def _live(life: Life) -> None:
-    train = find(life.settings.kind, KINDS, where=f"policies.{life.policy}.trainer.kind")
+    load_kind(life.settings, key=f"policies.{life.policy}.trainer")  # wrong input is said before anything is loaded
     if life.config.policies[life.policy].frozen:
         publish_frozen(life)  # its pools say what they apply; a frozen policy has no trainer that could say more
         return
     tenure = begin(life)
     if tenure is None:
-        life.outbox.append([Left(reason="the run has ended")])
+        life.persist(lambda: life.outbox.append([Left(reason="the run has ended")]), "leaving")
         life.say("left")
+        give(life.team, End())
         return
     learner = tenure.learner
     reason = "done"
@@ -83,14 +89,15 @@ def _live(life: Life) -> None:
             loader.prepare(tenure.feed.get(n + 1))
             began_s = time.monotonic()
             commit_point("trainer.before_step")
-            result = train(learner, loaded)
+            result = tenure.train(loaded)
             commit_point("trainer.after_step")
             trained_s = time.monotonic()
             tenure.note_skipped(n, list(loaded.skipped))
             manifest = tenure.publish(life)
             tenure.cursor = tenure.feed.done(n)
             result.metrics |= _costs(result.metrics, manifest, asked_s, began_s, trained_s)
-            life.outbox.append([published(manifest), _consumed(life, manifest, loaded, result.metrics)])
+            facts: list[AnyFact] = [published(manifest), _consumed(life, manifest, loaded, result.metrics)]
+            life.persist(partial(life.outbox.append, facts), "saying that the batch is consumed")
             commit_point("trainer.after_consumed")
             write_step_row(life, n, result, loaded.skipped, version=manifest.version, incarnation=tenure.incarnation)
             life.say("trained", **result.metrics)
@@ -130,12 +137,16 @@ class Loader:
 def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
     """Batch ``n``, or None if the run says to end. Raises ``DeadlineError`` after ``batch_timeout_s``.
 
-    While the policy is paused the deadline begins anew.
+    No deadline runs while the policy is paused: it begins anew when that ends.
     """
+    paused_s = -1.0  # when it was seen to be paused last
 
     def arrived() -> bool:
+        nonlocal paused_s
         try:
             tenure.feed.poll()
+            if tenure.feed.is_paused:
+                paused_s = time.monotonic()
             tenure.checkpoints.settle(wait=False)
         except StoreError as error:
             if error.kind != "unreachable":
@@ -148,12 +159,14 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
     if not arrived():
         life.beat.set(waiting=f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
         what = f"batch {n} of policy {life.policy} (the manager's status says what it waits for)"
+        left_s = timeout_s
         while True:
             try:
-                wait_until(arrived, pace=Pace(life.store.url), timeout_s=timeout_s, what=what)
+                wait_until(arrived, pace=Pace(life.store.url), timeout_s=left_s, what=what)
                 break
             except DeadlineError:
-                if not tenure.feed.is_paused:
+                left_s = paused_s + timeout_s - time.monotonic() if paused_s >= 0 else 0.0
+                if left_s <= 0:
                     raise
         life.beat.set(waiting="")
     return None if tenure.feed.end_reason else tenure.feed.get(n)
@@ -171,7 +184,7 @@ def _costs(
         "tokens_per_s": metrics["response_tokens"] / max(1e-9, now_s - asked_s),
         "delta_bytes": float(manifest.size_bytes),
         "full_bytes": float(manifest.full_bytes),
-        "rss_mb": resident_mb(),
+        **memory_mb(),
     }
 
 
@@ -206,11 +219,14 @@ def _maybe_checkpoint(life: Life, tenure: Tenure) -> None:
 
 
 def _end(life: Life, tenure: Tenure, reason: str) -> None:
-    """The last checkpoint, complete, then the last words."""
+    """The last checkpoint, complete, then the last words: the policy's, or only this participant's if it is moved."""
     life.say("ending")
     life.persist(lambda: tenure.checkpoints.settle(wait=True), "finishing a checkpoint")
     if tenure.checkpoints.written_step != tenure.learner.step:
         tenure.checkpoint(life)
         life.persist(lambda: tenure.checkpoints.settle(wait=True, must=True), "finishing the last checkpoint")
-    life.outbox.append([Ended(policy=life.policy, reason=reason), Left(reason=reason)])
+    give(life.team, End())
+    words: list[AnyFact] = [] if tenure.feed.is_moved else [Ended(policy=life.policy, reason=reason)]
+    words.append(Left(reason=reason))
+    life.persist(lambda: life.outbox.append(words), "leaving")
     life.say("left")

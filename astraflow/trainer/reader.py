@@ -20,7 +20,7 @@ from astraflow.records import Batched
 from astraflow.trainer.versions import VersionSteps
 from astraflow.trajectory import SCHEMA
 from storage import open_store
-from storage.errors import DataError, NotFound
+from storage.errors import ConfigError, DataError, NotFound, StoreError
 from storage.store import ObjectStore
 from storage.tables import read_table
 
@@ -35,9 +35,13 @@ COLUMNS = (
     "version_id",
     "reward",
     "temperature",
+    "role",
+    "slot",
 )
 _SCHEMA = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 OBJECTS_KEPT = 64
+KEPT_BYTES = 256 * 2**20
+"""Of the columns that are kept: the objects of large models' long answers are few, but large."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,6 +58,11 @@ class Sequence:
     lags: Ints
     reward: float
     temperature: float
+    role: str = ""
+    slot: int = 0
+    top_p: float = 1.0  # the sampler's: log-probs are those among what it could draw
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +95,22 @@ class _Columns:
     pool: list[str]
     reward: npt.NDArray[np.float64]
     temperature: npt.NDArray[np.float64]
+    role: list[str]
+    slot: list[int]
+    samplers: list[tuple[float, int, float]]  # top_p, top_k, min_p
     lists: dict[str, tuple[Ints, npt.NDArray[Any]]]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tokens' columns."""
+        return sum(values.nbytes + offsets.nbytes for offsets, values in self.lists.values())
+
     @classmethod
-    def of(cls, table: pa.Table) -> _Columns:
+    def of(cls, whole: pa.Table) -> _Columns:
         try:
-            table = table.cast(_SCHEMA)
+            table = whole.select(list(COLUMNS)).cast(_SCHEMA)
+        except KeyError as error:
+            raise _Unusable(f"a column is missing ({error})") from error
         except pa.ArrowException as error:
             raise _Unusable(f"columns of another type ({error})") from error
         lists: dict[str, tuple[Ints, npt.NDArray[Any]]] = {}
@@ -108,12 +127,23 @@ class _Columns:
             pool=[str(name) for name in table.column("pool").to_pylist()],
             reward=table.column("reward").to_numpy().astype(np.float64),
             temperature=table.column("temperature").to_numpy().astype(np.float64),
+            role=[str(name or "") for name in table.column("role").to_pylist()],
+            slot=[int(slot or 0) for slot in table.column("slot").to_pylist()],
+            samplers=_samplers(whole),
             lists=lists,
         )
 
     def list_at(self, name: str, row: int) -> npt.NDArray[Any]:
         offsets, values = self.lists[name]
         return values[offsets[row] : offsets[row + 1]]
+
+
+def _samplers(table: pa.Table) -> list[tuple[float, int, float]]:
+    """What each row's tokens were drawn from; objects of before that was recorded drew from everything."""
+    if "sampler" not in table.column_names:
+        return [(1.0, 0, 0.0)] * table.num_rows
+    found = table.column("sampler").to_pylist()
+    return [(1.0, 0, 0.0) if s is None else (s["top_p"], s["top_k"], s["min_p"]) for s in found]
 
 
 class PartReader:
@@ -125,7 +155,7 @@ class PartReader:
         versions: VersionSteps,
         *,
         vocabulary: int,
-        context: int,
+        context: int | None,
     ) -> None:
         self._root = store
         self._versions = versions
@@ -168,7 +198,7 @@ class PartReader:
             raise _Unusable("an empty prompt or response")
         if not len(response) == len(logprobs) == len(mask):
             raise _Unusable("token columns of unequal length")
-        if len(prompt) + len(response) > self._context:
+        if self._context is not None and len(prompt) + len(response) > self._context:
             raise _Unusable(f"{len(prompt) + len(response)} tokens are more than the model's {self._context}")
         if not np.isfinite(logprobs[mask]).all() or not np.isfinite(columns.reward[row]):
             raise _Unusable("a log-prob or reward that is not finite")
@@ -186,6 +216,11 @@ class PartReader:
             lags=self._lags(columns, row, len(response), step),
             reward=float(columns.reward[row]),
             temperature=float(columns.temperature[row]),
+            role=columns.role[row],
+            slot=columns.slot[row],
+            top_p=columns.samplers[row][0],
+            top_k=columns.samplers[row][1],
+            min_p=columns.samplers[row][2],
         )
 
     def _lags(self, columns: _Columns, row: int, length: int, step: int) -> Ints:
@@ -215,7 +250,7 @@ class PartReader:
         if found is None:
             found = self._read(store_url, path, digest)
             self._objects[key] = found
-            if len(self._objects) > OBJECTS_KEPT:
+            while len(self._objects) > 1 and (len(self._objects) > OBJECTS_KEPT or self._kept_bytes() > KEPT_BYTES):
                 self._objects.popitem(last=False)
         else:
             self._objects.move_to_end(key)
@@ -223,14 +258,22 @@ class PartReader:
             raise _Unusable(found)
         return found
 
+    def _kept_bytes(self) -> int:
+        return sum(found.size_bytes for found in self._objects.values() if isinstance(found, _Columns))
+
     def _read(self, store_url: str, path: str, digest: str) -> _Columns | str:
-        if store_url not in self._stores:
-            self._stores[store_url] = open_store(store_url)
         try:
-            return _Columns.of(read_table(self._stores[store_url], path, hash=digest, columns=COLUMNS))
+            if store_url not in self._stores:
+                self._stores[store_url] = open_store(store_url)
+            return _Columns.of(read_table(self._stores[store_url], path, hash=digest))
         except NotFound:
             return f"missing: {path}"
         except DataError as error:
             return f"{error.kind or 'undecodable'}: {path}"
         except _Unusable as error:
             return f"undecodable: {error}"
+        except (ConfigError, StoreError) as error:
+            # The run's own store must answer; another one may be named wrongly by the pool that wrote there.
+            if store_url == "" or error.kind == "unreachable":
+                raise
+            return f"{error.kind or 'unusable'} store {store_url!r}: {path}"

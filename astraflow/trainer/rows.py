@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 
+from astraflow.trainer.learner import StepResult
 from astraflow.trainer.life import Life
-from astraflow.trainer.step import StepResult
 from storage.errors import StoreError
 from storage.tables import encode_table
 
@@ -37,6 +39,15 @@ def write_step_row(
         life.store.create(life.keys.step(life.policy, batch + 1), encode_table(pa.table(row)))
     except StoreError as error:
         life.beat.set(waiting=f"the row of step {batch + 1} was not written: {error}")
+
+
+def memory_mb() -> dict[str, float]:
+    """Memory of this process in MB: resident now and at most so far, and of its GPU at most if it has one."""
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = {"rss_mb": resident_mb(), "peak_rss_mb": peak_kb * 1024 / 1e6}
+    if torch.cuda.is_available():
+        found["gpu_peak_mb"] = torch.cuda.max_memory_allocated() / 1e6
+    return found
 
 
 def resident_mb() -> float:

@@ -7,92 +7,29 @@ then, and claims the next incarnation by publishing one more version of the same
 delta. Only then is it the policy's trainer; whoever was before is fenced.
 
 A trainer that died between its manifest and its outbox record left one ``Consumed`` unsaid: the newest manifest's. The
-new life says it in its first record; if it was said already, the manager takes no notice.
+new life says it in its first record; if it was said already, the manager takes no notice. A manager that was away may
+read the new life's outbox before the older one's, and one ``Consumed`` stands for all batches before it, so the new
+life also repeats which parts of the last batches were skipped.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-import torch
-
-from astraflow.models import (
-    download_model_files,
-    empty_causal_lm,
-    load_causal_lm,
-    load_tokenizer,
-    resolve_model,
-    upload_model_files,
-)
+from astraflow.models import context_of
 from astraflow.records import AnyFact, Consumed, Published, TrainerJoined
-from astraflow.trainer.cast import Bf16Weights
 from astraflow.trainer.checkpoints import Checkpoints, Mark
 from astraflow.trainer.feed import BatchFeed
-from astraflow.trainer.life import Life, finite
-from astraflow.trainer.losses import load_loss
+from astraflow.trainer.life import Life, finite, log
+from astraflow.trainer.office import SKIPS_KEPT, Tenure, build_learner, model_folder, weights_of
+from astraflow.trainer.orders import Build, give
 from astraflow.trainer.reader import PartReader
 from astraflow.trainer.rows import write_step_row
-from astraflow.trainer.step import Learner, new_optimizer, train_batch
 from astraflow.trainer.versions import VersionSteps
-from astraflow.trainer.warmup import warm_up
 from astraflow.weights.manifest import Manifest
 from astraflow.weights.publisher import Publisher, VersionTaken
 from storage.commit_points import commit_point
 from storage.errors import DataError
-
-SKIPS_KEPT = 8
-"""Batches whose skipped groups a manifest repeats, so that a later life need not read every manifest."""
-
-
-@dataclass(slots=True)
-class Tenure:
-    """A policy's trainer in office: what it learns with and what it holds. ``manifest`` is its newest version's."""
-
-    learner: Learner
-    weights: Bf16Weights
-    publisher: Publisher
-    versions: VersionSteps
-    reader: PartReader
-    feed: BatchFeed
-    checkpoints: Checkpoints
-    cursor: int  # the decision that held the last batch trained
-    incarnation: int = -1
-    skipped: dict[str, list[int]] = field(default_factory=dict)  # of the last batches, as manifests have it
-    metrics: dict[str, float] = field(default_factory=dict)  # of the last batch trained
-
-    def note_skipped(self, batch: int, groups: list[int]) -> None:
-        """Remember what was skipped, for the manifests to come."""
-        self.skipped[str(batch)] = sorted(groups)
-        for old in [number for number in self.skipped if int(number) <= batch - SKIPS_KEPT]:
-            del self.skipped[old]
-
-    def publish(self, life: Life) -> Manifest:
-        """Publish the weights as they are, as the next version. Raises ``Fenced``, ``VersionTaken``, ``DataError``."""
-        tensors = self.weights.refresh()
-        step = self.learner.step
-        manifest = life.persist(
-            lambda: self.publisher.publish(
-                tensors, step=step, incarnation=self.incarnation, batch=step - 1, skipped=dict(self.skipped)
-            ),
-            "publishing weights",
-        )
-        self.versions.note(manifest)
-        return manifest
-
-    def checkpoint(self, life: Life) -> None:
-        """Begin a checkpoint of the step that was published last."""
-        learner = self.learner
-        mark = Mark(
-            incarnation=self.incarnation,
-            step=learner.step,
-            cursor=self.cursor,
-            bad_steps=learner.bad_steps,
-        )
-        life.persist(lambda: self.checkpoints.save(mark, learner), "writing a checkpoint")
 
 
 def begin(life: Life) -> Tenure | None:
@@ -102,24 +39,32 @@ def begin(life: Life) -> Tenure | None:
     """
     publisher = _publisher(life)
     head = life.persist(publisher.head, "reading the newest version")
-    checkpoints = Checkpoints(life.store, life.keys, life.policy, keep=life.settings.keep_checkpoints)
+    checkpoints = _checkpoints(life)
     done = head.step if head else -1  # without a manifest no checkpoint counts
     mark = life.persist(lambda: checkpoints.newest(step=done), "finding a checkpoint")
-    tenure = _office(life, publisher, checkpoints, mark)
+    feed = _feed(life, mark)
+    life.persist(feed.poll, "reading decisions")
+    if feed.end_reason == "stopped":
+        return None  # before anything is loaded or made
+    tenure = _office(life, publisher, checkpoints, mark, feed)
     while True:
         life.persist(tenure.feed.poll, "reading decisions")
+        if tenure.feed.end_reason == "stopped":
+            return None
         if head is not None:
-            if tenure.feed.end_reason == "stopped":
-                return None
             catch_up(life, tenure, head)
-            tenure.publisher.hold(tenure.weights.refresh(), head)
+            if not tenure.hold(head) and life.team.size == 1:
+                log.warning(
+                    "%s: the weights differ from version %s: a full snapshot follows", life.policy, head.version
+                )
         tenure.incarnation = head.incarnation + 1 if head else 0
         try:
             manifest = tenure.publish(life)
         except VersionTaken:  # the one before us is still at work: learn what it did meanwhile
             head = life.persist(publisher.head, "reading the newest version")
             continue
-        life.outbox.append(_first_facts(life, tenure, manifest, resumed=head is not None))
+        facts = _first_facts(life, tenure, manifest, resumed=head is not None)
+        life.persist(partial(life.outbox.append, facts), "saying that the trainer has joined")
         commit_point("trainer.after_claim")
         if mark is None or mark.step < tenure.learner.step:
             tenure.checkpoint(life)
@@ -137,60 +82,47 @@ def _publisher(life: Life) -> Publisher:
     )
 
 
+def _checkpoints(life: Life) -> Checkpoints:
+    return Checkpoints(life.store, life.keys, life.policy, keep=life.settings.keep_checkpoints, team=life.team)
+
+
+def _feed(life: Life, mark: Mark | None) -> BatchFeed:
+    """The decisions from where the checkpoint stands, with what was in force there."""
+    return BatchFeed(
+        life.store,
+        life.keys,
+        life.policy,
+        life.outbox.participant,
+        cursor=mark.cursor if mark else 0,
+        first=mark.step if mark else 0,
+        paused=(mark.paused or ()) if mark else (),
+    )
+
+
 def publish_frozen(life: Life) -> None:
     """Publish version 0 of a policy that is never trained, unless it stands there already."""
     publisher = _publisher(life)
-    checkpoints = Checkpoints(life.store, life.keys, life.policy, keep=life.settings.keep_checkpoints)
     if life.persist(publisher.head, "reading the newest version") is None:
-        tenure = _office(life, publisher, checkpoints, None)
+        tenure = _office(life, publisher, _checkpoints(life), None, _feed(life, None))
         tenure.incarnation = 0
         tenure.publish(life)
 
 
-def _office(life: Life, publisher: Publisher, checkpoints: Checkpoints, mark: Mark | None) -> Tenure:
+def _office(life: Life, publisher: Publisher, checkpoints: Checkpoints, mark: Mark | None, feed: BatchFeed) -> Tenure:
     """Model, optimizer and all that reads and writes, in the state of ``mark``; without one, in the policy's first."""
-    seed = int.from_bytes(hashlib.blake2b(f"{life.config.seed}/{life.policy}".encode(), digest_size=6).digest(), "big")
-    torch.manual_seed(seed)
-    folder = _model_folder(life, download=mark is not None)
-    tokenizer: Any = load_tokenizer(folder)
-    model: Any = (load_causal_lm if mark is None else empty_causal_lm)(folder, torch.float32)
-    warmup = life.config.policies[life.policy].warmup
-    if mark is None and warmup is not None:
-        accuracy = warm_up(life, model, tokenizer, warmup)
-        life.say("warmed up", warmup_accuracy=accuracy)
-    learner = Learner(
-        model=model,
-        optimizer=new_optimizer(model, life.settings),
-        loss=load_loss(life.settings.loss, key=f"policies.{life.policy}.trainer.loss"),
-        config=life.settings,
-        pad_id=tokenizer.pad_token_id or 0,
-        constant_tokens=life.config.policies[life.policy].sampling.max_tokens,
-    )
-    if mark is not None:
-        life.say("loading a checkpoint", step=float(mark.step))
-        checkpoints.load(mark, learner)
+    if life.team.size > 1 and mark is None:
+        model_folder(life, download=False)  # the other ranks read its files in the store
+    give(life.team, Build(mark))
+    learner = build_learner(life, checkpoints, mark)
     versions = VersionSteps(life.store, life.keys, life.policy)
     reader = PartReader(
         life.store,
         versions,
-        vocabulary=model.get_input_embeddings().num_embeddings,
-        context=model.config.get_text_config().max_position_embeddings,
+        vocabulary=learner.model.get_input_embeddings().num_embeddings,
+        context=context_of(learner.model.config),
     )
-    cursor = mark.cursor if mark else 0
-    feed = BatchFeed(life.store, life.keys, life.policy, life.outbox.participant, cursor=cursor, first=learner.step)
-    return Tenure(learner, Bf16Weights(model), publisher, versions, reader, feed, checkpoints, cursor)
-
-
-def _model_folder(life: Life, *, download: bool) -> Path:
-    """The model's folder: from the store when a checkpoint has the weights, else the configured one (then uploaded)."""
-    if download:
-        folder = life.folder / "model"
-        life.persist(lambda: download_model_files(life.store, life.keys, life.policy, folder), "reading model files")
-        return folder
-    name = life.config.policies[life.policy].model
-    folder = resolve_model(name, life.config.seed, life.folder, key=f"policies.{life.policy}.model")
-    life.persist(lambda: upload_model_files(life.store, life.keys, life.policy, folder), "writing model files")
-    return folder
+    weights = weights_of(life, learner)
+    return Tenure(learner, weights, publisher, versions, reader, feed, checkpoints, mark.cursor if mark else 0)
 
 
 def catch_up(life: Life, tenure: Tenure, head: Manifest) -> None:
@@ -211,7 +143,7 @@ def catch_up(life: Life, tenure: Tenure, head: Manifest) -> None:
             )
         life.say("training recorded batches again", step=float(n), until=float(head.batch))
         loaded = life.persist(partial(tenure.reader.load, batch, recorded.get(n, ())), f"reading batch {n}")
-        result = train_batch(learner, loaded)
+        result = tenure.train(loaded)
         tenure.metrics = result.metrics
         tenure.note_skipped(n, list(loaded.skipped))
         tenure.cursor = tenure.feed.done(n)
@@ -238,19 +170,25 @@ def _first_facts(life: Life, tenure: Tenure, manifest: Manifest, *, resumed: boo
         published(manifest),
     ]
     if resumed and manifest.batch >= 0:
-        skipped = manifest.skipped.get(str(manifest.batch), [])
-        facts.append(
-            Consumed(
-                policy=life.policy,
-                batch=manifest.batch,
-                step=manifest.step,
-                incarnation=manifest.incarnation,
-                skipped=skipped,
-                reasons=["recorded as skipped"] * len(skipped),
-                metrics=finite(tenure.metrics),
-            )
-        )
+        batches = sorted(int(batch) for batch, groups in manifest.skipped.items() if groups)
+        repeated = [batch for batch in batches if batch < manifest.batch]
+        facts += [_consumed(manifest, batch, {}) for batch in repeated]
+        facts.append(_consumed(manifest, manifest.batch, finite(tenure.metrics)))
     return facts
+
+
+def _consumed(manifest: Manifest, batch: int, metrics: dict[str, float]) -> Consumed:
+    """What is said of a batch that an earlier life trained: batch n is trained at step n."""
+    skipped = manifest.skipped.get(str(batch), [])
+    return Consumed(
+        policy=manifest.policy,
+        batch=batch,
+        step=batch + 1,
+        incarnation=manifest.incarnation,
+        skipped=skipped,
+        reasons=["recorded as skipped"] * len(skipped),
+        metrics=metrics,
+    )
 
 
 def published(manifest: Manifest) -> Published:

@@ -1,180 +1,183 @@
 """One optimizer step: forward, backward, clip, AdamW on fp32 masters.
 
 A step whose loss or gradient is not finite changes nothing and is counted; the batch is consumed all the same, since
-it would give the same numbers again.
+it would give the same numbers again. Every rank is given the whole batch and takes its share of the micro-batches; one
+denominator for the batch makes the gradient the same however it is cut.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from astraflow.config import Trainer
-from astraflow.trainer.advantage import part_advantages
 from astraflow.trainer.batch import MicroBatch, micro_batches
-from astraflow.trainer.logprobs import token_logprobs
-from astraflow.trainer.losses import TrainerLoss, masked_log_ratio, row_weights, weighted_sum
-from astraflow.trainer.reader import LoadedBatch, Sequence
+from astraflow.trainer.figures import Totals, batch_metrics
+from astraflow.trainer.learner import Learner, StepResult, learning_rate, new_optimizer
+from astraflow.trainer.logprobs import micro_logprobs
+from astraflow.trainer.objective import Examples, Objective, Rl
+from astraflow.trainer.proximal import TokensOfBatch
+from astraflow.trainer.reader import LoadedBatch
+from astraflow.trainer.surrogate import row_weights, weighted_sum
+from storage.errors import DataError
 
-
-def learning_rate(config: Trainer, step: int) -> float:
-    """The learning rate of optimizer step ``step`` (from 0): linear warm-up to the peak, then constant."""
-    return config.lr * min(1.0, (step + 1) / max(1, config.lr_warmup_steps))
-
-
-def new_optimizer(model: Any, config: Trainer) -> torch.optim.AdamW:
-    """AdamW over the model's fp32 parameters, with the config's settings."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
-    for parameter in model.parameters():  # the state that the first step would make: a checkpoint has one form
-        optimizer.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-            "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
-        }
-    return optimizer
-
-
-@dataclass(slots=True)
-class Learner:
-    """What a trainer learns with. ``step`` is the number of batches consumed, so also the next batch's number."""
-
-    model: Any
-    optimizer: torch.optim.Optimizer
-    loss: TrainerLoss
-    config: Trainer
-    pad_id: int
-    constant_tokens: int
-    step: int = 0
-    bad_steps: int = 0  # in a row
-
-
-@dataclass(slots=True)
-class StepResult:
-    """Figures of one step: scalars, and the mean |Δlog-prob| to the engine by pool."""
-
-    metrics: dict[str, float]
-    mismatch_by_pool: dict[str, float] = field(default_factory=dict)
+__all__ = ["Learner", "StepResult", "batch_metrics", "learning_rate", "new_optimizer", "train_batch"]
 
 
 def train_batch(learner: Learner, batch: LoadedBatch) -> StepResult:
-    """Train on one batch and count it; an empty batch changes no weights."""
-    sequences = [sequence for part in batch.parts for sequence in part.sequences]
+    """Train on one batch and count it; an empty batch changes no weights.
+
+    Raises ``DataError`` (kind ``non_finite``) before the step is counted if the config stops at bad numbers.
+    """
+    objective = learner.objective or Rl(learner.config, learner.loss)
+    examples = objective.examples(batch)
     rate = learning_rate(learner.config, learner.step)
-    metrics = {"lr": rate, **batch_metrics(batch, sequences)}
-    result = StepResult(metrics)
-    if any(sequence.loss_mask.any() for sequence in sequences):
-        _optimise(learner, batch, sequences, rate, result)
+    result = StepResult({"lr": rate, **batch_metrics(batch, examples.sequences), **examples.figures})
+    if any(sequence.loss_mask.any() for sequence in examples.sequences):
+        _optimise(learner, objective, examples, rate, result)
     learner.step += 1
     return result
 
 
-def batch_metrics(batch: LoadedBatch, sequences: Rows[Sequence]) -> dict[str, float]:
-    """Figures that need no model: rewards, lags, sizes."""
-    rewards = np.array([sequence.reward for sequence in sequences], dtype=np.float64)
-    lags = [sequence.lags[sequence.loss_mask] for sequence in sequences]
-    lag = np.concatenate(lags) if lags else np.zeros(0, dtype=np.int64)
-    return {
-        "parts": float(len(batch.parts)),
-        "skipped_parts": float(len(batch.skipped)),
-        "sequences": float(len(sequences)),
-        "prompt_tokens": float(sum(len(sequence.prompt_ids) for sequence in sequences)),
-        "response_tokens": float(sum(len(sequence.response_ids) for sequence in sequences)),
-        "trained_tokens": float(len(lag)),
-        "reward_mean": float(rewards.mean()) if len(rewards) else 0.0,
-        "reward_std": float(rewards.std()) if len(rewards) else 0.0,
-        "lag_mean": float(lag.mean()) if len(lag) else 0.0,
-        "lag_max": float(lag.max()) if len(lag) else 0.0,
-    }
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """One optimizer update: this rank's micro-batches, and the log-probs of the batch's start where they are needed."""
+
+    micros: list[MicroBatch]
+    proximal: list[Tensor | None]
 
 
-def _optimise(learner: Learner, batch: LoadedBatch, sequences: Rows[Sequence], rate: float, result: StepResult) -> None:
-    config = learner.config
-    micros = prepare(learner, batch, sequences)
-    totals = _Totals()
+def _optimise(learner: Learner, objective: Objective, examples: Examples, rate: float, result: StepResult) -> None:
     learner.model.eval()  # no dropout: the ratio compares with an engine that has none
+    pool_of = [sequence.pool for sequence in examples.sequences]
+    totals = Totals(sorted(set(pool_of)))
+    norms, refused = [], 0
+    for update in _updates(learner, objective, examples):
+        norm, is_finite = _update(learner, objective, update, rate=rate, totals=totals, pool_of=pool_of)
+        norms.append(norm)
+        refused += not is_finite
+        if not is_finite and learner.config.non_finite == "stop":
+            raise DataError(
+                f"the loss or the gradient is not finite (norm {norm:g})",
+                where=f"step {learner.step}",
+                remedy="Nothing was published of it: lower the learning rate, or set trainer.non_finite = 'skip'",
+                kind="non_finite",
+            )
+    learner.bad_steps = learner.bad_steps + 1 if refused else 0
+    totals.join(learner.team)
+    share = totals.sums["tokens"] / result.metrics["trained_tokens"]  # what the loss left of them
+    result.metrics.update(
+        totals.metrics(), trained_share=share, grad_norm=max(norms, key=_badness), step_refused=float(refused > 0)
+    )
+    result.mismatch_by_pool = totals.mismatch()
+
+
+def _badness(norm: float) -> float:
+    return norm if math.isfinite(norm) else math.inf
+
+
+def _updates(learner: Learner, objective: Objective, examples: Examples) -> list[_Update]:
+    """The batch divided into its updates, in order. All that depends on the batch's first weights is computed here."""
+    config, team = learner.config, learner.team
+    count = min(config.minibatches, len(examples.sequences))
+    updates = []
+    for rows in np.array_split(np.arange(len(examples.sequences)), count):
+        sequences = [examples.sequences[row] for row in rows]
+        tokens = torch.tensor([int(sequence.loss_mask.sum()) for sequence in sequences])
+        if not tokens.any():
+            continue
+        micros = micro_batches(
+            sequences,
+            [examples.advantages[row] for row in rows],
+            row_weights(tokens, config.aggregate, learner.constant_tokens),
+            pad_id=learner.pad_id,
+            budget_tokens=config.micro_batch_tokens,
+            packing=config.packing,
+            share=(team.rank, team.size),
+        )
+        updates.append(_prepared(learner, objective, [m.to(learner.device) for m in micros], rows.tolist()))
+    return updates
+
+
+def _prepared(learner: Learner, objective: Objective, micros: list[MicroBatch], rows: list[int]) -> _Update:
+    """Look at the micro-batches with the batch's first weights, if the objective asks for that."""
+    selects = getattr(objective, "selects", hasattr(objective, "select"))
+    apart = getattr(objective, "needs_proximal", False) and learner.config.minibatches > 1
+    proximal: list[Tensor | None] = [None] * len(micros)
+    if selects or apart:
+        with torch.no_grad():
+            seen = [_logprobs(learner, micro)[0] for micro in micros]
+        proximal = list(seen)
+        if selects:
+            micros = _selected(learner, objective, micros, seen)
+    numbered = [_renumbered(micro, rows) for micro in micros]
+    return _Update(numbered, proximal)
+
+
+def _selected(learner: Learner, objective: Any, micros: list[MicroBatch], seen: list[Tensor]) -> list[MicroBatch]:
+    """The micro-batches with the tokens that the objective keeps, and the weights that go with these."""
+    views = [
+        TokensOfBatch(logprobs, micro.old_logprobs, micro.advantages, micro.mask)
+        for micro, logprobs in zip(micros, seen, strict=True)
+    ]
+    masks = objective.select(views, learner.team.everyone)
+    size = max((max(micro.rows, default=-1) for micro in micros), default=-1) + 1
+    size = max(int(each) for each in learner.team.everyone(torch.tensor([size])))
+    counts = torch.zeros(size, dtype=torch.int64)
+    for micro, mask in zip(micros, masks, strict=True):
+        if micro.rows:
+            counts[micro.rows] = mask.sum(-1).cpu()
+    counts = torch.stack(list(learner.team.everyone(counts))).sum(0)
+    weights = row_weights(counts, learner.config.aggregate, learner.constant_tokens)
+    return [
+        micro.training(mask, (weights[micro.rows] if micro.rows else micro.weights.cpu()).to(mask.device))
+        for micro, mask in zip(micros, masks, strict=True)
+    ]
+
+
+def _renumbered(micro: MicroBatch, rows: Rows[int]) -> MicroBatch:
+    """The micro-batch with its sequences numbered as in the whole batch."""
+    micro.rows[:] = [rows[row] for row in micro.rows]
+    return micro
+
+
+def _logprobs(learner: Learner, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [B, K] in the arithmetic of the config; with ranks FSDP casts by itself."""
+    low = learner.config.compute == "bfloat16" and learner.team.size == 1
+    with torch.autocast(learner.device.type, dtype=torch.bfloat16, enabled=low):
+        return micro_logprobs(learner.model, micro)
+
+
+def _update(
+    learner: Learner, objective: Objective, update: _Update, *, rate: float, totals: Totals, pool_of: Rows[str]
+) -> tuple[float, bool]:
+    """One optimizer update; the gradient's norm, and whether all was finite (else nothing has changed)."""
     learner.optimizer.zero_grad(set_to_none=True)
-    for micro in micros:
-        logprobs = token_logprobs(learner.model, micro.input_ids, micro.keep, micro.temperatures)
-        outcome = learner.loss(logprobs, micro.old_logprobs, micro.advantages, micro.mask)
+    whole = torch.zeros((), dtype=torch.float64)
+    for micro, before in zip(update.micros, update.proximal, strict=True):
+        logprobs, entropy = _logprobs(learner, micro)
+        outcome = objective.loss(logprobs, micro, logprobs.detach() if before is None else before)
         loss = weighted_sum(outcome.loss, micro.mask, micro.weights)
-        torch.autograd.backward(loss)
-        totals.add(micro, logprobs.detach(), outcome.clipped, loss.detach())
-    norm = float(torch.nn.utils.clip_grad_norm_(learner.model.parameters(), config.grad_clip, foreach=True))
-    is_finite = math.isfinite(norm) and math.isfinite(totals.loss)
+        torch.autograd.backward(loss * learner.team.size)  # FSDP takes the mean over ranks, the loss is a sum
+        totals.add(micro, outcome, logprobs=logprobs, entropy=entropy, loss=loss.detach(), pool_of=pool_of)
+        whole += loss.detach().cpu()
+    parameters = [parameter for group in learner.optimizer.param_groups for parameter in group["params"]]
+    norm = _whole(torch.nn.utils.clip_grad_norm_(parameters, learner.config.grad_clip, foreach=True))
+    losses = torch.cat(list(learner.team.everyone(whole.reshape(1))))
+    is_finite = math.isfinite(norm) and bool(torch.isfinite(losses).all())
     if is_finite:
         for group in learner.optimizer.param_groups:
             group["lr"] = rate
         learner.optimizer.step()
-    learner.bad_steps = 0 if is_finite else learner.bad_steps + 1
     learner.optimizer.zero_grad(set_to_none=True)
-    result.metrics.update(totals.metrics(), grad_norm=norm, step_refused=float(not is_finite))
-    result.mismatch_by_pool = totals.by_pool([sequence.pool for sequence in sequences])
+    return norm, is_finite
 
 
-def prepare(learner: Learner, batch: LoadedBatch, sequences: Rows[Sequence]) -> list[MicroBatch]:
-    """Advantages by part, weights by the whole batch, then micro-batches."""
-    advantages = [
-        float(advantage)
-        for part in batch.parts
-        for advantage in part_advantages(
-            np.array([sequence.reward for sequence in part.sequences], dtype=np.float64), learner.config.advantage
-        )
-    ]
-    tokens = torch.tensor([int(sequence.loss_mask.sum()) for sequence in sequences])
-    weights = row_weights(tokens, learner.config.aggregate, learner.constant_tokens)
-    return micro_batches(
-        sequences, advantages, weights, pad_id=learner.pad_id, budget_tokens=learner.config.micro_batch_tokens
-    )
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Sums over a batch's micro-batches, all over trained tokens."""
-
-    loss: float = 0.0
-    tokens: int = 0
-    ratio: float = 0.0
-    clipped: int = 0
-    surprise: float = 0.0
-    difference_max: float = 0.0
-    rows: dict[int, tuple[float, int]] = field(default_factory=dict)  # row -> Σ|Δlog-prob|, tokens
-
-    def add(self, micro: MicroBatch, logprobs: Tensor, clipped: Tensor, loss: Tensor) -> None:
-        mask = micro.mask
-        log_ratio = masked_log_ratio(logprobs, micro.old_logprobs, mask)
-        differences = log_ratio.abs()
-        counts = mask.sum(-1)
-        self.loss += float(loss)
-        self.tokens += int(counts.sum())
-        self.ratio += float((log_ratio.exp() * mask).sum())
-        self.clipped += int(clipped.sum())
-        self.surprise -= float(torch.where(mask, logprobs, torch.zeros_like(logprobs)).sum())
-        self.difference_max = max(self.difference_max, float(differences.max()))
-        sums = zip(micro.rows, differences.sum(-1).tolist(), counts.tolist(), strict=True)
-        self.rows.update({row: (difference, count) for row, difference, count in sums})
-
-    def metrics(self) -> dict[str, float]:
-        difference = sum(difference for difference, _ in self.rows.values())
-        return {
-            "loss": self.loss,
-            "ratio_mean": self.ratio / self.tokens,
-            "clipped_share": self.clipped / self.tokens,
-            "entropy": self.surprise / self.tokens,  # mean of -log π of sampled tokens: an estimate
-            "mismatch_mean": difference / self.tokens,
-            "mismatch_max": self.difference_max,
-        }
-
-    def by_pool(self, pools: Rows[str]) -> dict[str, float]:
-        sums: dict[str, tuple[float, int]] = {}
-        for row, (difference, count) in sorted(self.rows.items()):
-            total, tokens = sums.get(pools[row], (0.0, 0))
-            sums[pools[row]] = (total + difference, tokens + count)
-        return {pool: total / tokens for pool, (total, tokens) in sorted(sums.items()) if tokens}
+def _whole(norm: Any) -> float:
+    """A norm that may lie in parts on the ranks."""
+    return float(norm.full_tensor()) if hasattr(norm, "full_tensor") else float(norm)

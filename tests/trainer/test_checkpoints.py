@@ -108,6 +108,76 @@ def test_the_newest_that_is_not_ahead_is_found_and_old_ones_go(model_folder, tmp
     assert folders == {"1-00000004", "1-00000006"}
 
 
+def test_what_killed_lives_left_half_done_is_swept(model_folder, tmp_path):
+    """A folder without its marker: of a write that was broken off, or of a deletion that was."""
+    store = open_store(tmp_path.as_uri())
+    pupil = learner(model_folder)
+    for name in ("0-00000001", "0-00000009", "1-00000002", "1-00000008"):
+        store.put(f"run/checkpoints/solver/{name}/__0_0.distcp", b"half")
+    checkpoints = Checkpoints(store, KEYS, "solver", keep=1)
+    pupil.step = 4
+    checkpoints.save(mark_of(pupil, incarnation=1), pupil)
+    checkpoints.settle(wait=True, must=True)
+    folders = {path.name for path in (tmp_path / "run/checkpoints/solver").iterdir() if any(path.iterdir())}
+    assert folders == {"1-00000004", "1-00000008"}  # what may be written right now is left alone
+    assert checkpoints.newest(step=9).step == 4
+
+
+def test_a_damaged_marker_is_passed_over_for_the_one_before(model_folder, tmp_path):
+    store = open_store(tmp_path.as_uri())
+    checkpoints = Checkpoints(store, KEYS, "solver", keep=2)
+    pupil = learner(model_folder)
+    for step in (2, 4):
+        pupil.step = step
+        checkpoints.save(mark_of(pupil), pupil)
+        checkpoints.settle(wait=True)
+    store.put("run/checkpoints/solver/0-00000004/complete.json", b'{"incarnation": 0, "st')
+    assert checkpoints.newest(step=9).step == 2
+
+
+def test_a_filesystem_that_fails_is_a_store_error(model_folder, tmp_path, monkeypatch):
+    store = open_store(tmp_path.as_uri())
+    checkpoints = Checkpoints(store, KEYS, "solver", keep=2)
+    pupil = learner(model_folder)
+    checkpoints.save(mark_of(pupil), pupil)
+    checkpoints.settle(wait=True)
+
+    def failing(*_):
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(module._Reader, "read_metadata", failing)
+    with pytest.raises((StoreError, DataError)) as raised:
+        checkpoints.load(checkpoints.newest(step=9), pupil)
+    assert "connection reset" in str(raised.value)
+
+
+@pytest.mark.s3
+def test_on_s3_the_last_ones_are_kept_too(model_folder, s3_store_url):
+    store = open_store(s3_store_url)
+    checkpoints = Checkpoints(store, KEYS, "kept", keep=2)
+    pupil = learner(model_folder)
+    for step in range(4):
+        pupil.step = step
+        checkpoints.save(mark_of(pupil), pupil)
+        checkpoints.settle(wait=True, must=True)
+    names = {info.key.split("/")[3] for info in store.list(KEYS.checkpoints("kept"))}
+    assert names == {"0-00000002", "0-00000003"}
+    other = learner(model_folder)
+    train(other, 3)
+    checkpoints.load(checkpoints.newest(step=9), other)
+    assert equal(copy_of(other), copy_of(pupil))
+
+
+def test_marks_of_before_pauses_were_kept_are_read():
+    import msgspec
+
+    old = b'{"incarnation":1,"step":2,"cursor":3,"bad_steps":0}'
+    mark = msgspec.json.decode(old, type=Mark)
+    assert (mark.paused or ()) == () and msgspec.json.encode(mark) == old
+    paused = Mark(incarnation=1, step=2, cursor=3, paused=("", "solver"))
+    assert msgspec.json.decode(msgspec.json.encode(paused), type=Mark) == paused
+
+
 def test_without_its_marker_a_checkpoint_does_not_exist(model_folder, tmp_path):
     store = open_store(tmp_path.as_uri())
     checkpoints = Checkpoints(store, KEYS, "solver", keep=2)

@@ -35,6 +35,15 @@ def of(facts, kind):
     return [fact for fact in facts if isinstance(fact, kind)]
 
 
+def until(done, thread=None, timeout_s=60.0):
+    """Wait for ``done``; fail at once when the thread that should bring it about has died."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline, "it did not come about"
+        assert thread is None or thread.is_alive(), "the thread has died"
+        time.sleep(0.02)
+
+
 def head(run):
     return Publisher(run.store, run.keys, "solver", anchor_every=64).head()
 
@@ -132,13 +141,20 @@ def test_the_word_to_end_is_heard_after_the_batch_in_hand(make_run, word, reason
     trainer = threading.Thread(target=run_trainer, args=(run.store, run.config, "solver"), kwargs={
         "participant": "trainer-solver-a"})  # fmt: skip
     trainer.start()
-    while not of(run.facts(), Consumed):
-        time.sleep(0.02)
+    until(lambda: of(run.facts(), Consumed), trainer)
     run.decide(word)
     trainer.join(timeout=30)
     facts = run.facts()
     assert [fact.batch for fact in of(facts, Consumed)] == [0]
-    assert facts[-2:] == [Ended(policy="solver", reason=reason), Left(reason=reason)]
+    # Moved elsewhere, it leaves the policy to its next life.
+    is_moved = isinstance(word, DrainRequested) and bool(word.participants)
+    last = [Left(reason=reason)] if is_moved else [Ended(policy="solver", reason=reason), Left(reason=reason)]
+    assert facts[-len(last) :] == last and len(of(facts, Ended)) == len(last) - 1
+    if is_moved:
+        run.decide(*[run.batched(n) for n in range(1, 9)])
+        run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
+        assert [fact.batch for fact in of(run.facts(), Consumed)] == [0, *range(9)]
+        assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
 
 
 def test_a_life_that_begins_after_the_end_changes_nothing(make_run):
@@ -150,6 +166,92 @@ def test_a_life_that_begins_after_the_end_changes_nothing(make_run):
     run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
     assert head(run).version == version
     assert run.facts()[-1] == Left(reason="the run has ended")
+
+
+def test_a_first_life_after_the_end_makes_nothing(make_run):
+    run = make_run(steps=1)
+    run.decide(Stopped(reason="done"))
+    run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+    assert head(run) is None and run.facts() == [Left(reason="the run has ended")]
+    assert not list(run.store.list(run.keys.model_files("solver")))
+
+
+def test_a_life_that_begins_in_a_pause_knows_of_it(make_run):
+    """The pause stands before the batch that was trained last, which is where the next life begins to read."""
+    run = make_run(steps=2, batch_timeout_s=0.3)
+    run.decide(Paused(policy="", reason="asked for"))
+    run.decide(run.batched(0))
+    thread = live(run, "a")
+    until(lambda: of(run.facts(), Consumed), thread)
+    run.decide(DrainRequested(participants=["trainer-solver-a"], reason="move"))
+    thread.join(timeout=30)
+    thread = live(run, "b")
+    until(lambda: len(of(run.facts(), TrainerJoined)) == 2, thread)
+    thread.join(timeout=2)
+    assert thread.is_alive()  # no deadline runs in a pause
+    run.decide(Resumed(policy=""), run.batched(1))
+    thread.join(timeout=30)
+    assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
+
+
+def test_after_a_pause_the_whole_deadline_runs(make_run):
+    run = make_run(steps=1, batch_timeout_s=3)
+    run.decide(Paused(policy="", reason="asked for"))
+    thread = live(run, "a")
+    until(lambda: of(run.facts(), TrainerJoined), thread)
+    thread.join(timeout=2.5)
+    run.decide(Resumed(policy=""))  # shortly before the first deadline would be over
+    thread.join(timeout=1.5)
+    assert thread.is_alive()
+    run.decide(run.batched(0))
+    thread.join(timeout=30)
+    assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
+
+
+def live(run, name):
+    """A life of the trainer in a thread."""
+    arguments = (run.store, run.config, "solver")
+    named = {"participant": f"trainer-solver-{name}"}
+    thread = threading.Thread(target=run_trainer, args=arguments, kwargs=named, daemon=True)
+    thread.start()
+    return thread
+
+
+class OutOfMemory(RuntimeError):
+    pass
+
+
+def broken(learner, batch):
+    raise OutOfMemory("no room")
+
+
+def test_whatever_ends_a_life_is_said(make_run):
+    run = make_run(steps=1, kind="tests.trainer.test_loop:broken")
+    run.decide(run.batched(0))
+    with pytest.raises(OutOfMemory):
+        run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+    status = decode(run.store.get(run.keys.status("trainer-solver-a")), Status, where="status")
+    assert status.state == "failed"
+
+
+def test_a_pull_to_version_0_is_the_same_in_every_life(make_run):
+    """The reference is read from the store, so a later life pulls to the same weights."""
+    run = make_run(steps=3, kl={"weight": 0.1}, checkpoint_every=1)
+    run.decide(*[run.batched(n) for n in range(3)])
+
+    def stop(name):
+        if name == "trainer.after_consumed" and len(of(run.facts(), Consumed)) == 2:
+            raise KeyboardInterrupt
+
+    commit_points.hook = stop
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
+    finally:
+        commit_points.hook = None
+    run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
+    told = of(run.facts(), Consumed)[-1].metrics
+    assert told["reference_kl"] > 0 and told["loss"] == pytest.approx(told["policy_loss"] + 0.1 * told["reference_kl"])
 
 
 def test_of_two_trainers_the_older_is_fenced_and_changes_nothing_more(make_run):
@@ -166,13 +268,11 @@ def test_of_two_trainers_the_older_is_fenced_and_changes_nothing_more(make_run):
 
     first = threading.Thread(target=older)
     first.start()
-    while len(of(run.facts(), Consumed)) < 2:
-        time.sleep(0.02)
+    until(lambda: len(of(run.facts(), Consumed)) == 2, first)
     second = threading.Thread(target=run_trainer, args=(run.store, run.config, "solver"), kwargs={
         "participant": "trainer-solver-b"})  # fmt: skip
     second.start()
-    while len(of(run.facts(), TrainerJoined)) < 2:
-        time.sleep(0.02)
+    until(lambda: len(of(run.facts(), TrainerJoined)) == 2, second)
     run.decide(run.batched(2), run.batched(3))
     first.join(timeout=30)
     second.join(timeout=30)
@@ -266,16 +366,14 @@ def test_a_new_life_learns_what_the_older_did_while_it_claimed(make_run):
 
     first = threading.Thread(target=older)
     first.start()
-    while len(of(run.facts(), Consumed)) < 2:
-        time.sleep(0.02)
+    until(lambda: len(of(run.facts(), Consumed)) == 2, first)
     main, passed = threading.get_ident(), []
 
     def hook(name):
         if name == "trainer.after_blobs" and threading.get_ident() == main and not passed:
             passed.append(name)
             run.decide(run.batched(2))
-            while head(run).version < 3:
-                time.sleep(0.02)
+            until(lambda: head(run).version == 3, first)
         if name == "trainer.after_claim" and threading.get_ident() == main:
             run.decide(run.batched(3))
 

@@ -10,6 +10,7 @@ from astraflow.models import (
     TINY_VOCABULARY,
     build_tiny_qwen3,
     check_model,
+    context_of,
     download_model_files,
     empty_causal_lm,
     load_causal_lm,
@@ -75,6 +76,29 @@ def test_wrong_folders_are_config_errors_with_key_and_remedy(tmp_path):
         assert raised.value.where == str(broken)
     with pytest.raises(ConfigError, match="no tokenizer"):
         load_tokenizer(broken)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "context"),
+    [
+        ("GPT2Config", {"n_positions": 77}, 77),
+        ("Qwen3Config", {"max_position_embeddings": 99}, 99),
+        ("BloomConfig", {}, None),
+        ("MptConfig", {"max_seq_len": 55}, 55),
+    ],
+)
+def test_every_config_says_how_much_it_takes_or_that_nothing_limits_it(name, settings, context):
+    import transformers
+
+    assert context_of(getattr(transformers, name)(**settings)) == context
+
+
+def test_a_model_without_attention_is_a_config_error(tmp_path):
+    from transformers import MambaConfig
+
+    MambaConfig(hidden_size=8, num_hidden_layers=1, vocab_size=16).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="cache of keys and values"):
+        empty_causal_lm(tmp_path, torch.float32)
 
 
 def test_a_tokenizer_without_eos_is_refused(tiny, tmp_path):

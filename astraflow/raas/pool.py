@@ -107,6 +107,7 @@ class PoolLife:
         self._leases = Leases(participant)
         self._served: dict[str, Served] = {}
         self._gateway: Gateway | None = None
+        self._joined_at = 0.0
         self._writer = FactWriter(Outbox(store, self._keys, participant), self._contact)
         local = is_near(store.url)
         flush_s = self._section.flush_s
@@ -212,6 +213,7 @@ class PoolLife:
             data_hash=self._config.data_hash,
         )
         self._writer.put(joined, *applied)
+        self._joined_at = time.monotonic()
         self._beat.set(state="playing", waiting="")
 
     def _announce(self, applied: Applied) -> None:
@@ -301,6 +303,8 @@ class PoolLife:
                 **{f"version_{policy}": served.version for policy, served in self._served.items()},
                 **{f"failed_{kind}": count for kind, count in self._player.failed.items()},
             }
+            if self._committer.first_at is not None:
+                figures["first_trajectory_s"] = self._committer.first_at - self._joined_at
             self._beat.set(**figures)
             before, tokens = now, sampled
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tools = Sequence[dict[str, Any]]
-_SEEDS = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +230,7 @@ class RoleHandle:
             max_tokens=voice.sampling.max_tokens if turn.max_tokens is None else turn.max_tokens,
             stop_token_ids=voice.stop_ids if stop_ids is None else stop_ids,
             temperature=sampler.temperature,
-            seed=own if turn.seed is None else turn.seed & _SEEDS,
+            seed=own if turn.seed is None else turn.seed % 2**64,
             top_p=sampler.top_p,
             top_k=sampler.top_k,
             min_p=sampler.min_p,
@@ -280,13 +279,14 @@ class RoleHandle:
         if calls:
             message = {**message, "tool_calls": [call.message_part() for call in calls]}
         sequence.messages = [*turn.messages, message]
+        whole = renderer.decode(spoken, special=True)
         mark = Mark(
             length=len(sequence.trajectory.response_ids),
             messages=len(sequence.messages) if turn.messages else 0,
             cue=turn.cue,
-            text=turn.cue + turn.said + renderer.decode(spoken, special=True),
+            text=turn.cue + turn.said + whole,
             stop_id=ids[-1] if is_over else None,
-            exact=content == text,
+            exact=content == whole,
         )
         if sequence.marks and sequence.marks[-1].messages == mark.messages:
             sequence.marks.pop()  # the same message, gone on with

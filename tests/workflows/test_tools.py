@@ -145,6 +145,22 @@ async def test_a_served_answer_leaves_its_stop_text_out_and_still_goes_on(stage:
     assert play.text(row.response_ids) == "one STOP<|end|>\n<user>\nb<|end|>\n<assistant>\ntwo<|end|>"
 
 
+@pytest.mark.parametrize("plain", [True, False])
+async def test_tokens_that_no_message_shows_stay_where_they_were_sampled(
+    stage: MakeStage, chatml: str, plain: bool
+) -> None:
+    play = stage(None if plain else chatml)
+    pad = play.renderer.tokenizer.pad_token_id
+    play.role("solver", [*play.ids("a"), pad, *play.ids("b"), play.stop_id], "two")
+    roles = roles_of(play)
+    first = await roles.solver.chat([user("q")])
+    assert first.messages[-1]["content"] == "ab"
+    second = await roles.solver.chat([*first.messages, user("r")])
+    second.reward = 0
+    [row] = roles.trajectories()
+    assert row.response_ids[:4] == [*play.ids("a"), pad, *play.ids("b"), play.stop_id]
+
+
 async def test_an_answer_that_never_came_leaves_nothing(stage: MakeStage, chatml: str) -> None:
     """A judge that timed out, and a turn that was too long: what was sampled before them stays whole."""
     play = stage(chatml).role("solver", "one", "two").role("judge", "late", frozen=True)

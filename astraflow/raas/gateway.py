@@ -228,7 +228,10 @@ class Gateway:
     async def _take(self, request: web.Request, door: OpenDoor | None) -> web.Response:
         if door is not None:
             return _refused(403, "an episode's key takes no other episodes", "forbidden")
-        wait_s = min(_LONGEST_POLL_S, max(0.0, float(request.query.get("wait_s", _LONGEST_POLL_S))))
+        try:
+            wait_s = min(_LONGEST_POLL_S, max(0.0, float(request.query.get("wait_s", _LONGEST_POLL_S))))
+        except ValueError:
+            return _refused(400, "wait_s is not a number", "invalid_request")
         offer = await self.doors.take(wait_s)
         if offer is None:
             return web.Response(status=204)

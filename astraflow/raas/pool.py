@@ -114,7 +114,13 @@ class PoolLife:
         self._committer = Committer(
             store,
             self._keys,
-            Origin(config.name, participant, self._section.region, self._section.engine),
+            Origin(
+                run=config.name,
+                pool=participant,
+                region=self._section.region,
+                engine=self._section.engine,
+                engines={policy: f"http:{server.dialect}" for policy, server in self._section.servers.items()},
+            ),
             self._writer,
             self._contact,
             flush_s=flush_s if flush_s is not None else (0.0 if local else 5.0),

@@ -7,8 +7,8 @@ part, episode, role, slot, so a part's rows are contiguous.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from astraflow.raas.group import PlayedGroup
 from astraflow.raas.leases import Lease
 from astraflow.records import PartsObject
-from astraflow.trajectory import SCHEMA, Trajectory, to_runs
+from astraflow.trajectory import SCHEMA, Trajectory, id_lists, to_runs
 from storage.tables import Written
 
 
@@ -28,6 +28,7 @@ class Origin:
     pool: str  # the participant
     region: str
     engine: str
+    engines: Mapping[str, str] = field(default_factory=dict)  # of policies that another one plays
 
 
 class Row(NamedTuple):
@@ -77,11 +78,11 @@ def to_table(rows: Sequence[Row], origin: Origin) -> pa.Table:
         "run": [origin.run] * len(rows),
         "pool": [origin.pool] * len(rows),
         "region": [origin.region] * len(rows),
-        "engine": [origin.engine] * len(rows),
+        "engine": [origin.engines.get(t.policy, origin.engine) for t in played],
         "role": [t.role for t in played],
         "slot": [t.slot for t in played],
         "turns": [[(u.role, u.start, u.end, u.finish_reason, u.tool, u.error) for u in t.turns] for t in played],
-        "prompt_ids": [t.prompt_ids for t in played],
+        "prompt_ids": id_lists(t.prompt_ids for t in played),
         "response_ids": [t.response_ids for t in played],
         "logprobs": [t.logprobs for t in played],
         "loss_mask": [t.loss_mask for t in played],

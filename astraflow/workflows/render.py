@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from astraflow.workflows import tools as tool_calls
-from storage.errors import ConfigError
+from storage.errors import ConfigError, EpisodeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -50,12 +52,20 @@ class Renderer:
         """The messages and the model's ``cue`` to speak, as text (without the ``<bos>`` of a plain tokenizer)."""
         if not self.has_template:
             return "".join(message["content"] for message in messages)
-        rendered: str = self.tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=list(tools) if tools else None,
-            tokenize=False,
-            add_generation_prompt=cue,
-        )
+        try:
+            rendered: str = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=list(tools) if tools else None,
+                tokenize=False,
+                add_generation_prompt=cue,
+            )
+        except TemplateError as error:
+            raise EpisodeError(
+                f"the chat template refuses the messages: {error}",
+                where="workflow",
+                remedy="It may know no such role, or not in this order",
+                kind="template",
+            ) from error
         return rendered
 
     def prompt(self, text: str) -> list[int]:

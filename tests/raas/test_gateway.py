@@ -166,6 +166,13 @@ async def test_what_is_not_honoured_is_refused(body: Any, status: int, code: str
         assert not s.play.engines["solver"].requests
 
 
+async def test_a_template_that_refuses_is_the_clients_error() -> None:
+    template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}"
+    async with serving(Stage(template).role("solver", "1")) as s, s.roles.served() as door:
+        status, answer = await s.post(door.key, CHAT, ask(messages=[{"role": "critic", "content": "no"}]))
+        assert (status, answer["error"]["code"]) == (400, "template") and "user first" in answer["error"]["message"]
+
+
 async def test_too_many_are_told_to_come_again() -> None:
     play = Stage().role("solver", *"12345")
     play.engines["solver"]._delay_s = 0.2

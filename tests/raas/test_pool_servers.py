@@ -44,6 +44,7 @@ async def test_a_pool_of_a_server_plays_follows_and_leaves_nothing(tiny: Path) -
         bench.lease(1)
         await bench.until(lambda: len(bench.facts(Committed)) == 2)
     rows = [bench.table(item).to_pylist()[0] for c in bench.facts(Committed) for item in c.objects]
+    assert {row["engine"] for row in rows} == {"http:sglang"}
     assert [(row["response_ids"], row["version_min"], row["version_max"]) for row in rows] == [
         ([1] * 4, 0, 0),
         ([2] * 4, 1, 1),

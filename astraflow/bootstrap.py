@@ -7,14 +7,18 @@ meaning alone, so a start that was killed half-way leaves nothing that a second 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from astraflow.component import use_code
-from astraflow.config import RunConfig
+from astraflow.config import REMOTE, Evaluation, RunConfig
+from astraflow.dataflow.algorithms import load_algorithms
+from astraflow.dataflow.draws import draw
 from astraflow.models import check_model
 from astraflow.problems import Problem, data_hash, load_problems, problems_table
 from astraflow.recipe import dump_toml
 from astraflow.rewards import load_reward
 from astraflow.workflows import load_workflow
+from storage import is_near
 from storage.errors import ConfigError, NotFound
 from storage.keys import RunKeys
 from storage.probe import check_store
@@ -31,6 +35,9 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
     keys = RunKeys(config.name)
     frozen, problems = check_run(store, config)
     write_table(store, keys.problems(frozen.data_hash), problems_table(problems))
+    for name, evaluation in frozen.evaluations.items():
+        table = problems_table(_evaluated_problems(frozen, name, evaluation))
+        write_table(store, keys.problems(evaluation.data_hash), table)
     # The comment makes the bytes this start's own: of two starts at once, exactly one creates the run.
     text = f"# run {config.name}, created as {uuid.uuid4().hex}\n{dump_toml(frozen)}".encode()
     if store.create(keys.config, text) is Created.EXISTED and store.get(keys.config) != text:
@@ -40,16 +47,17 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
 
 def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
-    check_store(store)
+    check_store(store, racers=0 if is_near(store.url) else 2, rounds=2)
     _check_free(store, RunKeys(config.name))
     return check_config(config)
 
 
 def check_config(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
-    """Check what the schema can't: models, workflow, roles, reward, problems, and that some pool can play them."""
+    """Check what the schema can't: models, workflow, roles, rewards, problems, algorithms, losses, a pool for all."""
     use_code(config.code)
     for name, policy in config.policies.items():
-        check_model(policy.model, key=f"policies.{name}.model")
+        if policy.model != REMOTE:
+            check_model(policy.model, key=f"policies.{name}.model")
     workflow = load_workflow(config)
     load_reward(config.problems.reward)
     needed = {config.policy_of(role) for role in workflow.roles}
@@ -69,8 +77,41 @@ def check_config(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
             kind="idle_policy",
         )
     problems = load_problems(config.problems, config.seed)
-    frozen = config.model_copy(update={"data_hash": data_hash(problems), "problem_count": len(problems)})
+    evaluations = {
+        name: _freeze_evaluation(config, name, evaluation, workflow.roles)
+        for name, evaluation in config.evaluations.items()
+    }
+    update = {"data_hash": data_hash(problems), "problem_count": len(problems), "evaluations": evaluations}
+    frozen = config.model_copy(update=update)
+    load_algorithms(frozen)
+    _check_losses(frozen)
     return frozen, problems
+
+
+def _freeze_evaluation(config: RunConfig, name: str, evaluation: Evaluation, roles: Sequence[str]) -> Evaluation:
+    load_reward(evaluation.problems.reward)
+    if evaluation.role and evaluation.role not in roles:
+        raise ConfigError(
+            f"the workflow {config.workflow.name!r} has no role {evaluation.role!r}",
+            where=f"evaluations.{name}.role",
+            remedy=f"It has: {', '.join(roles)}",
+            kind="unknown",
+        )
+    problems = _evaluated_problems(config, name, evaluation)
+    return evaluation.model_copy(update={"data_hash": data_hash(problems), "problem_count": len(problems)})
+
+
+def _evaluated_problems(config: RunConfig, name: str, evaluation: Evaluation) -> list[Problem]:
+    """Its problems; a generator's are drawn by another seed than those of training."""
+    seed = draw(config.seed, f"evaluation {name}") >> 32
+    return load_problems(evaluation.problems, seed)
+
+
+def _check_losses(config: RunConfig) -> None:
+    from astraflow.trainer.losses import load_loss  # noqa: PLC0415 - brings torch, which flows do without until here
+
+    for policy in config.trained:
+        load_loss(config.trainer_of(policy).loss, key=f"policies.{policy}.trainer.loss")
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

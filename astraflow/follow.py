@@ -1,7 +1,9 @@
 """Following a run while it goes: what its participants say of themselves, read little by little from the store.
 
-For the eye only: a poll reads the status objects that changed, the new records of each trainer's outbox and
-the last decision. Nothing here decides anything; the exact figures of a run are ``astraflow.query``'s.
+A poll reads the status objects that changed, the new records of each trainer's outbox and the last decision. It is
+early rather than exact: what a trainer said counts before a manager took it in. Pages show it, and the supervisor and
+mirrors go by it (who beats, how far a trainer is, whether the run is over); nothing of it enters a decision of the
+manager, and the exact figures of a run are ``astraflow.query``'s.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class PolicyProgress:
     version: int = -1
     incarnation: int = 0
     rewards: dict[int, float] = field(default_factory=dict)  # step -> mean reward of its batch
+    steps_seen: set[int] = field(default_factory=set)  # outboxes of several lives come in any order
     metrics: dict[str, float] = field(default_factory=dict)  # of the newest step
     wait_s: float = 0.0
     step_s: float = 0.0
@@ -75,7 +78,9 @@ class RunFollower:
         self._versions: set[tuple[str, int]] = set()
 
     def poll(self) -> bool:
-        """Read what is new; whether anything was."""
+        """Read what is new; whether anything was. Raises ``StoreError``, and ``DataError`` for a damaged last decision:
+        who goes by a run whose decisions cannot be read must not go on.
+        """
         changed = self._poll_statuses()
         for participant, status in self.statuses.items():
             if status.role == "trainer":
@@ -131,17 +136,16 @@ class RunFollower:
 
     def _poll_outbox(self, participant: str) -> bool:
         log = NumberedLog(self._store, lambda seq: self._keys.outbox(participant, seq))
-        start = cursor = self._outboxes.get(participant, 0)
-        while (data := log.read(cursor)) is not None:
-            cursor += 1
+        start = self._outboxes.get(participant, 0)
+        for seq, data in log.read_from(start):
+            self._outboxes[participant] = seq + 1
             try:
-                record = decode(data, FactRecord, where=log.key(cursor - 1))
+                record = decode(data, FactRecord, where=log.key(seq))
             except DataError:
                 continue
             for fact in record.facts:
                 self._take(fact)
-        self._outboxes[participant] = cursor
-        return cursor > start
+        return self._outboxes.get(participant, 0) > start
 
     def _take(self, fact: object) -> None:
         progress = self.policies.get(getattr(fact, "policy", ""))
@@ -158,6 +162,8 @@ class RunFollower:
             if fact.step > progress.step:
                 progress.step = fact.step
                 progress.metrics = fact.metrics
+            if fact.step not in progress.steps_seen:
+                progress.steps_seen.add(fact.step)
                 progress.wait_s += fact.metrics.get("wait_s", 0.0)
                 progress.step_s += fact.metrics.get("step_s", 0.0)
                 progress.lag_max = max(progress.lag_max, fact.metrics.get("lag_max", 0.0))
@@ -170,11 +176,11 @@ class RunFollower:
         tail = self._decisions.tail(self._tail)
         if tail in (0, self._tail):
             return False
-        self._tail = tail
         data = self._decisions.read(tail - 1)
         if data is not None:
             record = decode(data, DecisionRecord, where=self._decisions.key(tail - 1))
             stopped = [decision for decision in record.decisions if isinstance(decision, Stopped)]
             if stopped:
                 self.stopped = stopped[0].reason or "stopped"
+        self._tail = tail
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from storage import is_near
 from storage.errors import DeadlineError
 
 
@@ -16,7 +17,7 @@ class Pace:
     """
 
     def __init__(self, store_url: str) -> None:
-        self._local = store_url.startswith(("file:", "memory:"))
+        self._local = is_near(store_url)
         self._wait_s = 0.01 if self._local else 0.05
 
     def reset(self) -> None:

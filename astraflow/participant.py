@@ -6,6 +6,7 @@ A participant is one life of a pool, trainer, experiment or operator; its name i
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import uuid
@@ -20,7 +21,8 @@ from astraflow.records import (
     encode,
     new_id,
 )
-from storage.errors import StoreError
+from storage import is_near
+from storage.errors import DataError, StoreError
 from storage.keys import RunKeys
 from storage.log import NumberedLog
 from storage.store import ObjectStore
@@ -38,11 +40,25 @@ class Outbox:
         self.participant = participant
         self._log = NumberedLog(store, lambda seq: keys.outbox(participant, seq))
         self._next = 0
+        self._undecided: FactRecord | None = None
 
     def append(self, facts: Sequence[AnyFact]) -> int:
-        """Write one record with all ``facts`` and return its number. Retries lost answers by read-back."""
-        record = FactRecord(id=new_id(), participant=self.participant, facts=list(facts))
+        """Write one record with all ``facts`` and return its number. Retries lost answers by read-back.
+
+        After an error the record may be in the log or not: the next call first sends the same bytes again, and with
+        the same facts that is all it does. So no facts ever stand there twice.
+        """
+        unsaid, said = self._undecided, list(facts)
+        if unsaid is not None:
+            number = self._send(unsaid)
+            if unsaid.facts == said:
+                return number
+        return self._send(FactRecord(id=new_id(), participant=self.participant, facts=said))
+
+    def _send(self, record: FactRecord) -> int:
+        self._undecided = record
         self._next = self._log.append(encode(record), start=self._next) + 1
+        self._undecided = None
         return self._next - 1
 
 
@@ -62,17 +78,14 @@ class DecisionsReader:
     def poll(self, limit: int = 256) -> list[tuple[int, DecisionRecord]]:
         """The records that are there from the cursor on, at most ``limit``; moves the cursor behind them."""
         records: list[tuple[int, DecisionRecord]] = []
-        while len(records) < limit:
-            try:
-                data = self._log.read(self.cursor)
-            except StoreError:
-                if not records:
-                    raise
-                break  # the cursor has passed those already: they must be returned
-            if data is None:
-                break
-            records.append((self.cursor, decode(data, DecisionRecord, where=self._log.key(self.cursor))))
-            self.cursor += 1
+        try:
+            for seq, data in itertools.islice(self._log.read_from(self.cursor), limit):
+                records.append((seq, decode(data, DecisionRecord, where=self._log.key(seq))))
+                self.cursor = seq + 1
+        except (StoreError, DataError):
+            if not records:
+                raise
+            # the cursor has passed those already: they must be returned; the error comes again with the next call
         return records
 
 
@@ -124,5 +137,5 @@ class Beat:
 
 def beat_every_s(store_url: str, silence_s: float) -> float:
     """Seconds between beats: 2 locally, 15 elsewhere, and never more than a quarter of ``silence_s``."""
-    usual_s = 2.0 if store_url.startswith(("file:", "memory:")) else 15.0
+    usual_s = 2.0 if is_near(store_url) else 15.0
     return min(usual_s, silence_s / 4)

@@ -17,6 +17,8 @@ import msgspec
 from storage.errors import DataError
 
 PROTOCOL = 1
+LARGEST_REWARD = 1e30
+"""A reward beyond ± this is refused: it and its spread must stay finite as JSON and in a float32 column."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -93,6 +95,30 @@ class Failed(Fact, frozen=True, kw_only=True, tag="Failed"):
     message: str = ""
 
 
+class Evaluated(Fact, frozen=True, kw_only=True, tag="Evaluated"):
+    """An evaluation lease was played whole: the score of each play, and the range of versions of each policy.
+
+    ``low`` and ``high`` name only policies that spoke.
+    """
+
+    evaluation: str
+    item: int
+    attempt: int
+    scores: list[float]
+    low: dict[str, int]
+    high: dict[str, int]
+    response_tokens: int = 0
+
+
+class EvalFailed(Fact, frozen=True, kw_only=True, tag="EvalFailed"):
+    """A leased item of an evaluation was not played. ``kind`` as in ``Failed``."""
+
+    item: int
+    attempt: int
+    kind: str
+    message: str = ""
+
+
 class Draining(Fact, frozen=True, kw_only=True, tag="Draining"):
     """The participant takes no new work."""
 
@@ -162,7 +188,19 @@ class Wanted(Fact, frozen=True, kw_only=True, tag="Wanted"):
 
 
 AnyFact = (
-    PoolJoined | Applied | Committed | Failed | Draining | Left | TrainerJoined | Published | Consumed | Ended | Wanted
+    PoolJoined
+    | Applied
+    | Committed
+    | Failed
+    | Evaluated
+    | EvalFailed
+    | Draining
+    | Left
+    | TrainerJoined
+    | Published
+    | Consumed
+    | Ended
+    | Wanted
 )
 
 
@@ -261,11 +299,60 @@ class Rejected(Decision, frozen=True, kw_only=True, tag="Rejected"):
 
 
 class LoadReported(Decision, frozen=True, kw_only=True, tag="LoadReported"):
-    """Figures every N steps: what an autoscaler and a person need."""
+    """Figures every N steps: what an autoscaler and a person need. ``pools`` has those of each pool that plays."""
 
     policy: str
     step: int
     figures: dict[str, float]
+    pools: dict[str, dict[str, float]] = {}
+
+
+class EvalStarted(Decision, frozen=True, kw_only=True, tag="EvalStarted"):
+    """Round ``round`` of an evaluation begins: each of its problems is played with at least these versions.
+
+    ``reason``: start, version, end.
+    """
+
+    evaluation: str
+    round: int
+    versions: dict[str, int]
+    reason: str
+
+
+class EvalLeased(Decision, frozen=True, kw_only=True, tag="EvalLeased"):
+    """``pool`` shall play these problems of an evaluation; items are numbered over the whole run."""
+
+    pool: str
+    evaluation: str
+    round: int
+    items: list[int]
+    problems: list[int]
+    attempts: list[int]
+
+
+class EvalExpired(Decision, frozen=True, kw_only=True, tag="EvalExpired"):
+    """These items' leases are over without a result; they are leased again, or are missing."""
+
+    pool: str
+    items: list[int]
+    attempts: list[int]
+    reason: str
+
+
+class EvalReported(Decision, frozen=True, kw_only=True, tag="EvalReported"):
+    """A round is over: leases of it that still run are void. ``low`` and ``high``: the versions that played.
+
+    ``reason``: complete, deadline, stopped. ``problems`` were scored, ``missing`` were not.
+    """
+
+    evaluation: str
+    round: int
+    low: dict[str, int]
+    high: dict[str, int]
+    problems: int
+    missing: int
+    figures: dict[str, float]
+    reason: str
 
 
 class DrainRequested(Decision, frozen=True, kw_only=True, tag="DrainRequested"):
@@ -304,6 +391,10 @@ AnyDecision = (
     | Batched
     | Rejected
     | LoadReported
+    | EvalStarted
+    | EvalLeased
+    | EvalExpired
+    | EvalReported
     | DrainRequested
     | Paused
     | Resumed

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,7 @@ from typing import Any, Self, cast
 from astraflow import config as cfg
 from astraflow.component import check_options, find
 from astraflow.problems import Problem
+from astraflow.records import LARGEST_REWARD
 from storage.errors import ConfigError, EpisodeError
 
 Reward = Callable[[Problem, str], float | Awaitable[float]]
@@ -83,11 +83,18 @@ class Shuffled:
 
 
 BUILT_IN: dict[str, Any] = {"exact": exact, "contains": contains, "last_number": last_number, "shuffled": Shuffled}
+WORKLOADS = {
+    "maths": "astraflow.workloads.maths.reward:MathsReward",
+    "code": "astraflow.workloads.code.reward:CodeReward",
+    "f1": "astraflow.workloads.search.score:f1_reward",
+    "reasoning-gym": "astraflow.workloads.data.gym:GymReward",
+}
+"""Rewards of the workloads, imported when they are used."""
 
 
 def load_reward(component: cfg.Component) -> Reward:
     """The reward a config names: a function (options become keywords) or a class (options make the instance)."""
-    found: Any = find(component.name, BUILT_IN, where=_WHERE)
+    found: Any = find(WORKLOADS.get(component.name, component.name), BUILT_IN, where=_WHERE)
     if not callable(found):
         raise ConfigError(
             f"{component.name!r} is a {type(found).__name__}, not callable",
@@ -127,6 +134,6 @@ class ScoredProblem(Problem):
             raise EpisodeError(
                 f"the reward raised {type(error).__name__}: {error}", where=f"problem {self.id}", kind="reward"
             ) from error
-        if not math.isfinite(score):
+        if not abs(score) <= LARGEST_REWARD:  # also what is not a number
             raise EpisodeError(f"the reward is {score}", where=f"problem {self.id}", kind="reward")
         return score

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.commands import doctor, logs, looking, project, simulate, steering, taking_out, weights
+from infra.commands import doctor, logs, looking, project, replaying, simulate, steering, taking_out, weights, why
 from infra.commands.options import EPILOG, Json, Last, RunOption, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell, was_heard
 from storage.errors import AstraFlowError, ConfigError
@@ -145,6 +145,8 @@ for command in (
     doctor.doctor,
     looking.status,
     looking.report,
+    why.why,
+    replaying.replay,
     logs.logs,
     steering.stop,
     steering.pause,

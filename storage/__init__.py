@@ -17,7 +17,7 @@ tested as one: a reader sees a whole object or none, listings are in key order, 
 ``/path``, ``file://``    ``storage.local``: files; ``create`` is a hard link, so a Linux or macOS disk will do
 ``s3://bucket/prefix``    ``storage.s3``: obstore; AWS_* environment, AWS_ENDPOINT_URL for other servers
 ``memory://name``         ``storage.memory``: this process only; can lose answers on demand (``FaultPlan``)
-any other fsspec URL      ``storage.fsspec_store``: opened only if its exclusive create survives a race
+any other fsspec URL      ``storage.fsspec_store``: opened only if its create survives a race and never shows a half
 ========================  ============================================================================
 
 Errors are ``storage.errors.StoreError`` with a ``kind``: ``unreachable`` (ask again), ``denied``, ``no_bucket``,
@@ -28,12 +28,13 @@ filesystems to libraries that want files; ``storage.keys`` builds every key of a
 
 from __future__ import annotations
 
+from storage.fetch import is_near
 from storage.local import LocalStore
 from storage.location import Location
 from storage.memory import MemoryStore
 from storage.store import Created, ObjectInfo, ObjectStore
 
-__all__ = ["Created", "ObjectInfo", "ObjectStore", "open_store"]
+__all__ = ["Created", "ObjectInfo", "ObjectStore", "is_near", "open_store"]
 
 
 def open_store(url: str) -> ObjectStore:

@@ -1,7 +1,8 @@
 """Any other fsspec filesystem as a store, if its exclusive create proves to be one.
 
 fsspec promises nothing about ``mode="create"``: some filesystems refuse atomically, some check first and write then,
-some ignore it. So a store is opened only after a probe with racing writers.
+some ignore it, and those that are like a disk open the file first and fill it then, so that a reader, or everybody
+after a kill, sees a half. So a store is opened only after a probe with racing writers and a reader beside a writer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def open_fsspec_store(url: str, *, tries: int = 4) -> FsspecStore:
             kind="store_url",
         ) from error
     store = FsspecStore(filesystem, str(root).rstrip("/"), location.shown)
-    check_store(store, tries=tries, racers=_RACERS)
+    check_store(store, tries=tries, racers=_RACERS, torn=True)
     return store
 
 

@@ -33,6 +33,7 @@ class LocalStore:
 
     def __init__(self, root: Path | str) -> None:
         self._root = os.fspath(Path(root).expanduser().resolve())
+        self._url = Path(self._root).as_uri()  # asked for at every object that is not there
         self._temporary = f"{self._root}/{TEMPORARY}"
         # Two lives never share a temporary name, and a forked child has another pid.
         self._life = uuid.uuid4().hex
@@ -44,7 +45,7 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        return Path(self._root).as_uri()
+        return self._url
 
     def get(self, key: str) -> bytes:
         path = self._path(key)
@@ -52,7 +53,7 @@ class LocalStore:
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - hot path: no Path object
                 return file.readall()
         except OSError as error:
-            raise _mapped(error, key, self.url) from error
+            raise _mapped(error, key, self._url) from error
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         path = self._path(key)
@@ -61,7 +62,7 @@ class LocalStore:
                 file.seek(start)
                 return file.read(length)
         except OSError as error:
-            raise _mapped(error, key, self.url) from error
+            raise _mapped(error, key, self._url) from error
 
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -74,7 +75,7 @@ class LocalStore:
                     os.unlink(temporary)  # noqa: PTH108
                 raise
         except OSError as error:
-            raise _mapped(error, key, self.url, writing=True) from error
+            raise _mapped(error, key, self._url, writing=True) from error
 
     def create(self, key: str, data: bytes) -> Created:
         path = self._path(key)
@@ -90,7 +91,7 @@ class LocalStore:
         except FileExistsError:
             return Created.EXISTED
         except OSError as error:
-            raise _mapped(error, key, self.url, writing=True) from error
+            raise _mapped(error, key, self._url, writing=True) from error
         return Created.CREATED
 
     def list(self, prefix: str, *, after: str | None = None, limit: int | None = None) -> Iterator[ObjectInfo]:
@@ -103,7 +104,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            raise _mapped(error, key, self.url) from error
+            raise _mapped(error, key, self._url) from error
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -162,7 +163,7 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _mapped(error, folder, self.url) from error
+            raise _mapped(error, folder, self._url) from error
         if not folder:
             entries = [entry for entry in entries if entry[0] != f"{TEMPORARY}/"]
         return sorted(entries)

@@ -8,12 +8,13 @@ number is decided, and because records differ from each other (each has an id of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from storage.errors import NotFound, StoreError
+from storage.fetch import fetch_all, reads_at_once
 from storage.store import Created, ObjectStore
 
 T = TypeVar("T")
@@ -69,6 +70,31 @@ class NumberedLog:
             return self._store.get(self._key_of(seq))
         except NotFound:
             return None
+
+    def read_from(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """The records from number ``start`` to the log's present end, with their numbers.
+
+        Where a read is a round trip, more and more are under way at once; a reader at the tail costs one request
+        beyond what is there. Raises ``StoreError`` behind the last record that could be read.
+        """
+        seq, width, most = start, 1, reads_at_once(self._store)
+        while True:
+            for data in fetch_all(self._store, self._attempt, range(seq, seq + width)):
+                if isinstance(data, StoreError):
+                    raise data
+                if data is None:
+                    return
+                yield seq, data
+                seq += 1
+            if seq > start + 1:
+                width = min(most, width * 2)
+
+    def _attempt(self, seq: int) -> bytes | StoreError | None:
+        """As ``read``, with the error as a value: what stands before it is not lost."""
+        try:
+            return self.read(seq)
+        except StoreError as error:
+            return error
 
     def create(self, seq: int, data: bytes) -> bytes | None:
         """Write ``data`` under ``seq``: None if it stands there now, else the bytes that another writer put there.

@@ -6,6 +6,7 @@ the condition and ignore it, so it is tried out rather than believed. The probe'
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -20,25 +21,39 @@ PROBES = "probes/"
 
 
 def check_store(
-    store: ObjectStore, *, tries: int = 4, racers: int = 0, sleep: Callable[[float], None] = time.sleep
+    store: ObjectStore,
+    *,
+    tries: int = 4,
+    racers: int = 0,
+    rounds: int = 8,
+    torn: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Try out every operation on new keys. Raises ``StoreError``: ``unsafe``, or what the store itself raised.
 
-    A store that has just started may need a moment, so it has ``tries``; ``racers`` > 0 also lets that many threads
-    create one key at the same time.
+    A store that has just started may need a moment, so one writer alone has ``tries``. ``racers`` > 0 also lets that
+    many threads create one key at the same time, ``rounds`` times; ``torn`` reads a large object while it is written.
+    What is found then is final: a store that is careless now and then would pass the next time.
     """
-    tried = 0
-    while True:
-        tried += 1
+    _patiently(lambda: _check_once(store), tries, sleep, forgiving=True)
+    if racers:
+        _patiently(lambda: _race(store, racers, rounds), tries, sleep, forgiving=False)
+    if torn:
+        _patiently(lambda: _watch(store), tries, sleep, forgiving=False)
+
+
+def _patiently(check: Callable[[], None], tries: int, sleep: Callable[[float], None], *, forgiving: bool) -> None:
+    """``check``, again while the store cannot be reached (or, ``forgiving``, has not settled)."""
+    for tried in range(1, tries + 1):
         try:
-            _check_once(store)
-            if racers:
-                _race(store, racers)
-            return
+            check()
         except StoreError as error:
-            if tried >= tries or error.kind in ("denied", "no_bucket"):
+            is_final = error.kind in ("denied", "no_bucket") or (error.kind == "unsafe" and not forgiving)
+            if tried == tries or is_final:
                 raise
             sleep(0.5 * 2 ** (tried - 1))
+        else:
+            return
 
 
 def _check_once(store: ObjectStore) -> None:
@@ -78,7 +93,7 @@ def _clean_up(store: ObjectStore, key: str) -> None:
         store.delete(key)
 
 
-def _race(store: ObjectStore, racers: int, rounds: int = 8) -> None:
+def _race(store: ObjectStore, racers: int, rounds: int) -> None:
     """Several threads create one key: exactly one wins, and its bytes stand."""
     with ThreadPoolExecutor(racers) as threads:
         for _ in range(rounds):
@@ -90,6 +105,25 @@ def _race(store: ObjectStore, racers: int, rounds: int = 8) -> None:
                 _expect(winners == [store.get(key)], store, key, f"let {len(winners)} of {racers} writers create it")
             finally:
                 _clean_up(store, key)
+
+
+def _watch(store: ObjectStore, size_bytes: int = 8_000_000) -> None:
+    """One thread creates a large object, this one reads it meanwhile: it is not there, or there whole."""
+    key, data = f"{PROBES}{uuid.uuid4().hex}", os.urandom(1000) * (size_bytes // 1000)
+    with ThreadPoolExecutor(1) as threads:
+        writing = threads.submit(store.create, key, data)
+        try:
+            while True:
+                is_over = writing.done()
+                with suppress(NotFound):
+                    _expect(store.get(key) == data, store, key, "shows a half of an object that is being written")
+                if is_over:
+                    break
+            _expect(writing.result() is Created.CREATED, store, key, "says that a new object exists")
+        finally:
+            with suppress(StoreError):
+                writing.result()
+            _clean_up(store, key)
 
 
 def _expect(holds: bool, store: ObjectStore, key: str, what: str) -> None:

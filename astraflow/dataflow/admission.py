@@ -7,18 +7,30 @@ the pool's weights are old.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.state import RunState
 
 
 def pools_with_room(state: RunState) -> list[tuple[str, Participant]]:
-    """Pools that can play the workflow now and have room, most room first."""
+    """Pools that can play the workflow now and have room: the quickest first, then those with most room."""
     able = [
         (name, participant)
         for name, participant in sorted(state.participants.items())
         if participant.room > 0 and _is_able(state, participant)
     ]
-    return sorted(able, key=lambda pool: -pool[1].room)
+    return sorted(able, key=lambda pool: (pool[1].group_s, -pool[1].room))
+
+
+def weights(pools: Sequence[tuple[str, Participant]]) -> list[float]:
+    """Each pool's share of what is leased: its room by the speed of its places, so that a slow pool gets less.
+
+    A pool whose speed is not known yet counts as quick as the quickest: it is found out at once, and before anybody
+    is known all are alike.
+    """
+    quickest = min((pool.group_s for _, pool in pools if pool.group_s > 0), default=1.0)
+    return [pool.room / (pool.group_s or quickest) for _, pool in pools]
 
 
 def _is_able(state: RunState, participant: Participant) -> bool:

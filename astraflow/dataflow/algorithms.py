@@ -4,15 +4,20 @@ Curator (which problem next), Filter (which parts are kept), Order (which ready 
 (which consumed parts come again) see columnar metadata only. Nothing else in the system knows them.
 Questions (``select``, ``keep``, ``rank``, ``supply``, ``mix``) change nothing; state changes only in the
 fold (``leased``, ``observe``, ``consumed``, ``used``), so that recovery gives the same state without asking.
+
+Own code must not raise: the same record would meet the next manager, too. A filter that does drops the part as
+``filter_error``; a curator that cannot select, or names a problem that is not there, is passed over for problems in
+file order, and what it cannot observe is lost on it. Orders and replays have no such net.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from astraflow.component import check_options, find
 from astraflow.config import Component, RunConfig
 from astraflow.dataflow import builtin, curators, replays
 from astraflow.dataflow.parts import Part, PartRows
@@ -112,6 +117,12 @@ REPLAYS: dict[str, Callable[..., Replay]] = {
 }
 
 
+FILTER_ERROR = "filter_error"
+"""Why a part is dropped whose filter raised."""
+OWN_REASONS = frozenset(("absent", "ended", "failed", FILTER_ERROR, "frozen", "skipped", "stale", "surplus"))
+"""Why the manager itself drops a part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithms:
     """The algorithms of one run: filters by the reason that their drops are given."""
@@ -120,6 +131,11 @@ class Algorithms:
     filters: dict[str, Filter]
     order: Order
     replays: dict[str, Replay]  # one a trained policy
+
+    def counts(self) -> dict[str, int]:
+        """What the curator did so far, if it tells."""
+        counts: Callable[[], dict[str, int]] | None = getattr(self.curator, "counts", None)
+        return counts() if counts is not None else {}
 
 
 def load_algorithms(config: RunConfig) -> Algorithms:
@@ -130,7 +146,7 @@ def load_algorithms(config: RunConfig) -> Algorithms:
     )
     filters: dict[str, Filter] = {}
     for index, component in enumerate(flow.filters):
-        reason = component.name.rpartition(":")[2]
+        reason = _reason_of(component)
         if reason in filters:
             raise ConfigError(f"two filters are called {reason!r}", where="dataflow.filters", remedy="Keep one of them")
         filters[reason] = _build(FILTERS, component, f"dataflow.filters[{index}]")
@@ -149,30 +165,34 @@ def load_algorithms(config: RunConfig) -> Algorithms:
     return Algorithms(curator, filters, order, by_policy)
 
 
+def filter_reasons(config: RunConfig) -> list[str]:
+    """What the drops of each filter are called, in the order of the filters."""
+    return [_reason_of(component) for component in config.dataflow.filters]
+
+
+def _reason_of(component: Component) -> str:
+    """What a filter's drops are called: its name, told apart from the manager's own reasons."""
+    name = component.name.rpartition(":")[2]
+    return f"filter_{name}" if name in OWN_REASONS else name
+
+
 def _build(known: dict[str, Callable[..., Any]], component: Component, field: str, **context: Any) -> Any:
-    make = known.get(component.name) or _import(component.name, known, field)
+    make: Callable[..., Any] = find(component.name, known, where=f"{field}.name")
+    given = sorted(context.keys() & component.options.keys())
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)} cannot be set here",
+            where=f"{field}.options",
+            remedy="The run gives it: leave it out",
+            kind="options",
+        )
+    check_options(functools.partial(make, **context), component.options, given=0, where=f"{field}.options")
     try:
         return make(**context, **component.options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{component.name!r} does not take these options: {error}",
-            where=field,
+            f"{component.name!r} cannot be made with these options: {error}",
+            where=f"{field}.options",
             remedy="Correct its options",
+            kind="options",
         ) from error
-
-
-def _import(name: str, known: dict[str, Callable[..., Any]], field: str) -> Callable[..., Any]:
-    module, colon, attribute = name.partition(":")
-    if colon:
-        try:
-            found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-            return found
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"{name!r} cannot be imported: {error}", where=field, remedy="Name it as 'package.module:attribute'"
-            ) from error
-    raise ConfigError(
-        f"there is no {name!r}",
-        where=field,
-        remedy=f"Use one of {', '.join(sorted(known))}, or an import path 'package.module:attribute'",
-    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from astraflow import records as r
-from astraflow.dataflow.parts import Arrival, Part
+from astraflow.dataflow.algorithms import FILTER_ERROR
+from astraflow.dataflow.parts import Arrival, Part, PartRows
 from astraflow.dataflow.policy_queue import PolicyQueue
 from astraflow.dataflow.state import RunState
 
@@ -49,8 +50,17 @@ def unfit_reason(state: RunState, policy: str, group: int, arrival: Arrival) -> 
         return "ended"
     if is_stale(queue.ready[group], queue.formed, state.flow.max_staleness):
         return "stale"
+    return _sift_reason(state, rows)
+
+
+def _sift_reason(state: RunState, rows: PartRows) -> str:
+    """The first filter that does not keep the part; empty if all do."""
     for reason, filter_ in state.algorithms.filters.items():
-        if not filter_.keep(rows):
+        try:
+            is_kept = filter_.keep(rows)
+        except Exception:  # noqa: BLE001 - the boundary to own code; recorded as the reason, so nobody asks again
+            return FILTER_ERROR
+        if not is_kept:
             return reason
     return ""
 
@@ -71,8 +81,8 @@ def make_batch(state: RunState, policy: str, fresh: int) -> r.Batched:
     rank = state.algorithms.order.rank
     parts = sorted(queue.ready.values(), key=rank)[:fresh]
     parts += state.algorithms.replays[policy].mix(queue.formed)
-    where = {(part.path, part.store, part.hash): None for part in parts}
-    index = {key: i for i, key in enumerate(where)}
+    where: dict[tuple[str, str, str], int] = {}
+    objects = [where.setdefault((part.path, part.store, part.hash), len(where)) for part in parts]
     return r.Batched(
         policy=policy,
         n=queue.formed,
@@ -80,7 +90,7 @@ def make_batch(state: RunState, policy: str, fresh: int) -> r.Batched:
         stores=[store for _, store, _ in where],
         hashes=[digest for _, _, digest in where],
         groups=[part.group for part in parts],
-        objects=[index[part.path, part.store, part.hash] for part in parts],
+        objects=objects,
         row_starts=[part.row_start for part in parts],
         row_counts=[part.row_count for part in parts],
         versions=[part.version for part in parts],

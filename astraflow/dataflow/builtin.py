@@ -32,6 +32,10 @@ class Sequential:
     def observe(self, problem: int, rows: PartRows) -> None:
         """Outcomes do not matter."""
 
+    def counts(self) -> dict[str, int]:
+        """What this stage did, for load reports."""
+        return {"selected": self._position}
+
     def state(self) -> dict[str, Any]:
         return {"position": self._position}
 

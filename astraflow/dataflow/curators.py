@@ -18,32 +18,41 @@ MOST_SKIPPED = 1000
 """Problems that one lease may pass over: bounds the time of a step."""
 
 
-class FilterSolved(Shuffled):
-    """Skips problems whose running success is above ``above``; when (nearly) all are, none is skipped."""
+class Skipping(Shuffled):
+    """Passes over what ``_is_skipped`` names; after ``MOST_SKIPPED`` of them, none. The base of the others."""
 
-    def __init__(self, *, problem_count: int, seed: int, above: float = 0.95) -> None:
+    def __init__(self, *, problem_count: int, seed: int) -> None:
         super().__init__(problem_count=problem_count, seed=seed)
-        self._above = above
-        self._success: dict[int, float] = {}
+        self._skipped = 0
+        self._found: tuple[int, int] | None = None  # the next lease, until something is learned; saves time only
 
     def select(self) -> int:
         return self._next()[1]
 
     def leased(self, problem: int) -> None:
-        self._position = self._next()[0] + 1
+        position = self._next()[0]
+        self._skipped += position - self._position
+        self._position = position + 1
+        self._found = None
 
-    def observe(self, problem: int, rows: PartRows) -> None:
-        self._success[problem] = running(self._success.get(problem), rows)
+    def counts(self) -> dict[str, int]:
+        return {"selected": self._position - self._skipped, "skipped": self._skipped}
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "success": {str(key): value for key, value in self._success.items()}}
+        return {**super().state(), "skipped": self._skipped}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self._success = {int(key): value for key, value in state["success"].items()}
+        self._skipped = state["skipped"]
+        self._found = None
 
     def _next(self) -> tuple[int, int]:
-        """The position and problem of the next lease: the first one that is not skipped."""
+        """The position and problem of the next lease."""
+        if self._found is None:
+            self._found = self._search()
+        return self._found
+
+    def _search(self) -> tuple[int, int]:
         for position in range(self._position, self._position + min(2 * self._count, MOST_SKIPPED)):
             problem = self.at(position)
             if not self._is_skipped(position, problem):
@@ -51,10 +60,44 @@ class FilterSolved(Shuffled):
         return self._position, self.at(self._position)
 
     def _is_skipped(self, position: int, problem: int) -> bool:
+        raise NotImplementedError
+
+
+class FilterSolved(Skipping):
+    """Skips problems whose running success is above ``above``; when (nearly) all are, none is skipped."""
+
+    def __init__(self, *, problem_count: int, seed: int, above: float = 0.95) -> None:
+        super().__init__(problem_count=problem_count, seed=seed)
+        if above < 0:
+            raise ValueError("above must not be negative: it would skip problems that were never tried")
+        self._above = above
+        self._success: dict[int, float] = {}
+        self._solved = 0  # problems that are above now
+
+    def observe(self, problem: int, rows: PartRows) -> None:
+        before = self._success.get(problem)
+        now = self._success[problem] = running(before, rows)
+        self._solved += (now > self._above) - (before is not None and before > self._above)
+        self._found = None
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "success": {str(key): value for key, value in self._success.items()}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._success = {int(key): value for key, value in state["success"].items()}
+        self._solved = sum(value > self._above for value in self._success.values())
+
+    def _search(self) -> tuple[int, int]:
+        if self._solved == self._count:
+            return self._position, self.at(self._position)
+        return super()._search()
+
+    def _is_skipped(self, position: int, problem: int) -> bool:
         return self._success.get(problem, 0.0) > self._above
 
 
-class Greso(FilterSolved):
+class Greso(Skipping):
     """GRESO (arXiv 2506.02177): the longer a problem gave no variance, the rarer it is leased.
 
     P(lease) = max(p^z, floor) after z such groups in a row, with p and floor of their kind (easy: mean reward above
@@ -83,6 +126,7 @@ class Greso(FilterSolved):
         self._versions: dict[str, int] = {}
 
     def observe(self, problem: int, rows: PartRows) -> None:
+        self._found = None
         newest = max(rows.versions_min)
         if newest > self._versions.get(rows.policy, newest):
             self._adapt()
@@ -156,12 +200,12 @@ class Curriculum(Shuffled):
 
     def state(self) -> dict[str, Any]:
         success = {str(key): value for key, value in self._success.items()}
-        return {**super().state(), "success": success, "middle": list(self._middle)}
+        return {**super().state(), "success": success, "middle": to_ranges(self._middle)}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self._success = {int(key): value for key, value in state["success"].items()}
-        self._middle = list(state["middle"])
+        self._middle = [problem for start, count in state["middle"] for problem in range(start, start + count)]
         self._places = {problem: place for place, problem in enumerate(self._middle)}
 
 
@@ -173,3 +217,14 @@ def mean(rows: PartRows) -> float:
 def running(before: float | None, rows: PartRows) -> float:
     """The running success after one more part; the first one stands for itself."""
     return mean(rows) if before is None else DECAY * before + (1 - DECAY) * mean(rows)
+
+
+def to_ranges(numbers: list[int]) -> list[list[int]]:
+    """``[5, 6, 7, 2]`` as ``[[5, 3], [2, 1]]``: a long list that is nearly in order takes little room in a snapshot."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][0] + ranges[-1][1]:
+            ranges[-1][1] += 1
+        else:
+            ranges.append([number, 1])
+    return ranges

@@ -6,6 +6,7 @@ replayed manager draws what the first one drew, and a snapshot needs a counter, 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 
@@ -21,19 +22,38 @@ def uniform(seed: int, purpose: str, *counter: int) -> float:
 
 
 def permuted(index: int, size: int, seed: int, purpose: str, *counter: int) -> int:
-    """Where ``index`` goes in the key's permutation of ``range(size)``, in O(1) memory.
+    """Where ``index`` goes in the key's permutation of ``range(size)``, in O(sqrt(size)) memory.
 
-    A four-round Feistel network over the next power of four; results outside the range walk on.
+    A four-round Feistel network over the next power of four; results outside the range walk on. A round's function
+    takes half of the bits, so its few values are drawn once and kept: this is asked for every lease.
     """
     if not 0 <= index < size:
         raise ValueError(f"index {index} is not in range({size})")
     half = max(1, ((size - 1).bit_length() + 1) // 2)
+    rounds = _rounds(half, seed, purpose, counter)
     mask = (1 << half) - 1
     value = index
     while True:
         left, right = value >> half, value & mask
-        for turn in range(4):
-            left, right = right, left ^ (draw(seed, purpose, *counter, turn, right) & mask)
+        for turn in rounds:
+            left, right = right, left ^ turn[right]
         value = left << half | right
         if value < size:
             return value
+
+
+class _Round(dict[int, int]):
+    """One round's function, drawn where it is asked."""
+
+    def __init__(self, mask: int, seed: int, purpose: str, counter: tuple[int, ...]) -> None:
+        super().__init__()
+        self._mask, self._seed, self._purpose, self._counter = mask, seed, purpose, counter
+
+    def __missing__(self, right: int) -> int:
+        found = self[right] = draw(self._seed, self._purpose, *self._counter, right) & self._mask
+        return found
+
+
+@functools.lru_cache(maxsize=16)
+def _rounds(half: int, seed: int, purpose: str, counter: tuple[int, ...]) -> tuple[_Round, ...]:
+    return tuple(_Round((1 << half) - 1, seed, purpose, (*counter, turn)) for turn in range(4))

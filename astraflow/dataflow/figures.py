@@ -20,13 +20,36 @@ def load_figures(state: RunState, policy: str) -> dict[str, float]:
         "steps": float(queue.consumed - window.step),
         "lag_mean": window.lag_sum / window.lag_parts if window.lag_parts else 0.0,
         "lag_max": float(window.lag_max),
+        **{f"lag_{lag}": float(count) for lag, count in sorted(window.lags.items())},
         **queue_figures(state, queue),
         "pools": float(len(able_pools(state))),
-        "capacity": float(sum(pool.capacity for pool in able_pools(state))),
+        "capacity": float(sum(pool.capacity for pool in able_pools(state).values())),
     }
     for name in sorted(window.metrics):
         figures.setdefault(name, window.metrics[name] / max(1, window.steps))
+    spent_s = window.metrics.get("wait_s", 0.0) + window.metrics.get("step_s", 0.0)
+    if spent_s > 0:
+        figures["wait_ratio"] = window.metrics.get("wait_s", 0.0) / spent_s
+    figures |= {f"curator_{name}": float(count) for name, count in state.algorithms.counts().items()}
     return figures
+
+
+def pool_figures(state: RunState, policy: str) -> dict[str, dict[str, float]]:
+    """Each able pool's rate (groups a second with all places taken), room, and how old its weights are."""
+    queue = state.policies[policy]
+    return {
+        name: {
+            "capacity": float(pool.capacity),
+            "room": float(pool.room),
+            "held": float(len(pool.held)),
+            "admitted": float(pool.admitted),
+            "group_s": pool.group_s,
+            "rate": pool.rate,
+            "version": float(pool.applied[policy].version),
+            "behind": float(max(0, queue.newest_step - pool.applied[policy].step)),
+        }
+        for name, pool in sorted(able_pools(state).items())
+    }
 
 
 def queue_figures(state: RunState, queue: PolicyQueue) -> dict[str, float]:
@@ -47,6 +70,7 @@ def status_figures(state: RunState) -> dict[str, float]:
         "epoch": float(state.ledger.epoch),
         "groups": float(state.leases.next_group),
         "pools": float(len(able_pools(state))),
+        "curator_errors": float(state.faults),
     }
     for policy, queue in state.policies.items():
         figures[f"{policy}.step"] = float(queue.consumed)
@@ -55,13 +79,13 @@ def status_figures(state: RunState) -> dict[str, float]:
     return figures
 
 
-def able_pools(state: RunState) -> list[Participant]:
+def able_pools(state: RunState) -> dict[str, Participant]:
     """Pools that could take a lease if they had room."""
-    return [
-        participant
-        for participant in state.participants.values()
+    return {
+        name: participant
+        for name, participant in state.participants.items()
         if participant.serves(state.names) and participant.is_able(state.names, state.now, state.flow.silence_s)
-    ]
+    }
 
 
 def wait_reasons(state: RunState) -> dict[str, str]:
@@ -74,7 +98,9 @@ def wait_reason(state: RunState, policy: str) -> str:
     """Why the trainer of ``policy`` has no batch; empty if it has one, or needs none."""
     queue = state.policies[policy]
     if queue.ended:
-        return ""
+        rounds = state.ledger.evaluations.rounds
+        waits = [f"{len(found.scores)} problems of {name}" for name, found in rounds.items()]
+        return f"final evaluation: {', '.join(waits)} are scored" if waits and state.all_ended else ""
     if queue.joined and not state.draining and not _has_trainer(state, policy):
         return "its trainer is silent, lost or quarantined"
     if queue.unconsumed > 0:
@@ -137,7 +163,7 @@ def _why_not_full(state: RunState, policy: str) -> str:
         parts += f"; dynamic sampling filtered {queue.filtered} of {queue.drawn}"
     if queue.dropped.get("failed"):
         parts += f"; {queue.dropped['failed']} groups failed so far"
-    behind = [pool for pool in able_pools(state) if pool.applied[policy].step < queue.newest_step]
+    behind = [pool for pool in able_pools(state).values() if pool.applied[policy].step < queue.newest_step]
     if behind and not state.leases.leased:
         return f"waiting for pools to load version {queue.newest}: {parts}"
     return f"waiting for pools: {parts}"

@@ -6,6 +6,8 @@ no memory. Attempts count from 1; attempt k is the group's k-th lease.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -48,6 +50,12 @@ class LeaseBook(msgspec.Struct):
         found = self.open.get(group)
         if found is not None and found.attempt == attempt and self.leased.pop(group, None) is not None:
             self.waiting[group] = attempt
+
+    def ages(self, groups: Iterable[int], attempts: Iterable[int], now: float) -> list[float]:
+        """Seconds since their lease of those ``groups`` whose present attempt this is."""
+        leased, found = self.leased, self.open
+        pairs = zip(groups, attempts, strict=True)
+        return [now - leased[g] for g, attempt in pairs if g in leased and len(found[g].holders) == attempt]
 
     def close(self, group: int) -> OpenGroup:
         """The group is terminal."""

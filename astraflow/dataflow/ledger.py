@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from astraflow.dataflow.evaluation import EvalBook
 from astraflow.dataflow.leases import LeaseBook
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.policy_queue import PolicyQueue
 from storage.errors import DataError
 
-SNAPSHOT_FORMAT = 1
+SNAPSHOT_FORMAT = 2
 
 
 class Ledger(msgspec.Struct):
@@ -27,6 +28,7 @@ class Ledger(msgspec.Struct):
     policies: dict[str, PolicyQueue] = {}
     participants: dict[str, Participant] = {}
     leases: LeaseBook = msgspec.field(default_factory=LeaseBook)
+    evaluations: EvalBook = msgspec.field(default_factory=EvalBook)
     paused: bool = False
     drain_reason: str = ""
     draining_since: float | None = None

@@ -9,6 +9,7 @@ between ticks, so a killed manager loses nothing. Only ``run_manager`` sleeps.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,6 @@ from collections.abc import Callable
 import astraflow
 from astraflow import records as r
 from astraflow.config import RunConfig
-from astraflow.dataflow.fetch import fetch_all
 from astraflow.dataflow.figures import status_figures, wait_reasons
 from astraflow.dataflow.replay import fold, newest_snapshot, read_decisions, read_incoming, read_inputs
 from astraflow.dataflow.state import RunState
@@ -25,6 +25,7 @@ from astraflow.pace import Pace
 from astraflow.participant import Beat, beat_every_s
 from storage.commit_points import commit_point
 from storage.errors import ConfigError, DataError, Fenced, StoreError
+from storage.fetch import fetch_all
 from storage.keys import RunKeys
 from storage.log import NumberedLog, Patience
 from storage.store import ObjectStore
@@ -32,6 +33,8 @@ from storage.store import ObjectStore
 NAME = "manager"
 RECORDS_A_TICK = 64
 """Most records of one outbox that a tick takes in: bounds the size of a decision record."""
+SNAPSHOTS_KEPT = 4
+"""Newest snapshots that stay; as large as the data set with curators that learn, so they do not pile up."""
 OUTAGE_S = 900.0
 """How long the store may be unreachable before the manager gives up."""
 EAGER_S = 30.0
@@ -220,6 +223,8 @@ class Manager:
         seq = self.state.ledger.seq
         if seq - self._snapshot_at >= self.config.dataflow.snapshot_every:
             self._store.create(self.keys.snapshot(seq), self.state.snapshot())
+            for old in itertools.islice(self._store.list(self.keys.snapshots), SNAPSHOTS_KEPT, None):
+                self._store.delete(old.key)  # no decision names a snapshot
             self._snapshot_at = seq
             self._commit("manager.after_snapshot")
 

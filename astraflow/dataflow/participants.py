@@ -5,7 +5,12 @@ Times are seconds on the manager's clock since its epoch began; they only ever c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+
+PAST = 0.8
+"""Weight of the past in a pool's running time of a group, at each record of it that is admitted."""
 
 
 class AppliedVersion(msgspec.Struct, array_like=True):
@@ -28,6 +33,9 @@ class Participant(msgspec.Struct):
     heard_at: float = 0.0
     applied: dict[str, AppliedVersion] = {}
     held: dict[int, int] = {}  # unfinished leases: group -> attempt
+    evals: dict[int, int] = {}  # unfinished leases of evaluations: item -> attempt
+    group_s: float = 0.0  # running mean of the time from lease to admission; 0: none yet
+    admitted: int = 0  # groups
     rejects: int = 0
     failures: int = 0  # leases handed back since the last admitted group
     quarantined: bool = False
@@ -68,4 +76,17 @@ class Participant(msgspec.Struct):
     def room(self) -> int:
         """Groups it can take. A pool that fails again and again gets one at a time until one succeeds."""
         capacity = self.capacity if self.failures < 2 * self.capacity else 1
-        return max(0, capacity - len(self.held))
+        return max(0, capacity - len(self.held) - len(self.evals))
+
+    @property
+    def rate(self) -> float:
+        """Groups a second that it plays when all its places are taken, by its own recent times; 0: not known."""
+        return self.capacity / self.group_s if self.group_s > 0 else 0.0
+
+    def note_admitted(self, count: int, times_s: Sequence[float]) -> None:
+        """``count`` groups were admitted, of which some were in time and took so long: the recent ones weigh most."""
+        self.admitted += count
+        if not times_s:
+            return
+        mean_s = max(0.001, sum(times_s) / len(times_s))  # the clock's resolution
+        self.group_s = mean_s if self.group_s == 0 else PAST * self.group_s + (1 - PAST) * mean_s

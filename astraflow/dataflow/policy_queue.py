@@ -32,6 +32,7 @@ class Window(msgspec.Struct):
     lag_sum: int = 0
     lag_max: int = 0
     lag_parts: int = 0
+    lags: dict[int, int] = {}  # parts by lag
     metrics: dict[str, float] = {}
     steps: int = 0
 
@@ -96,19 +97,19 @@ class PolicyQueue(msgspec.Struct):
 
     def admit(self, group: int, problem: int, rows: PartRows) -> None:
         """A part becomes ready."""
-        thing = rows.object
-        version, rewards = min(rows.versions_min), rows.rewards
+        thing, start, stop = rows.object, rows.start, rows.stop
+        version, rewards = min(thing.version_min[start:stop]), thing.rewards[start:stop]
         self.ready[group] = Part(
             group,
             problem,
             thing.path,
             thing.store,
             thing.hash,
-            rows.start,
-            rows.stop - rows.start,
+            start,
+            stop - start,
             version,
             self.step_of(version),
-            sum(rows.response_tokens),
+            sum(thing.response_tokens[start:stop]),
             self.admitted,
             max(rewards) - min(rewards),
         )
@@ -127,6 +128,7 @@ class PolicyQueue(msgspec.Struct):
             lag = n - part.step
             self.window.lag_sum += lag
             self.window.lag_max = max(self.window.lag_max, lag)
+            self.window.lags[lag] = self.window.lags.get(lag, 0) + 1
         self.window.lag_parts += len(fresh)
         taken = {part.group for part in fresh}
         return [group for group in groups if group not in taken]

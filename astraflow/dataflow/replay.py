@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
 
 from astraflow import records as r
 from astraflow.config import RunConfig
-from astraflow.dataflow.fetch import fetch_all, reads_at_once
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.step import Incoming, step
 from storage.errors import DataError, NotFound
+from storage.fetch import fetch_all
 from storage.keys import RunKeys
 from storage.log import NumberedLog
 from storage.store import ObjectStore
@@ -56,8 +59,14 @@ def _read_taken(store: ObjectStore, keys: RunKeys, name: str, seq: int) -> Incom
     return incoming
 
 
-def fold(state: RunState, record: r.DecisionRecord, inputs: list[Incoming]) -> None:
-    """Fold one recorded decision record with the facts that it took in."""
+def fold(
+    state: RunState,
+    record: r.DecisionRecord,
+    inputs: list[Incoming],
+    *,
+    watch: Callable[[r.AnyDecision], None] | None = None,
+) -> None:
+    """Fold one recorded decision record with the facts that it took in; ``watch`` sees each decision before it."""
     state.begin(record.now)
     state.observe(record.observations)
     rejected = {(d.participant, d.seq) for d in record.decisions if isinstance(d, r.Rejected)}
@@ -66,6 +75,8 @@ def fold(state: RunState, record: r.DecisionRecord, inputs: list[Incoming]) -> N
         if incoming.record is not None and (incoming.participant, incoming.seq) not in rejected:
             state.absorb(incoming.participant, incoming.record)
     for decision in record.decisions:
+        if watch is not None:
+            watch(decision)
         state.apply(decision)
     state.settle()
     state.ledger.seq += 1
@@ -74,12 +85,8 @@ def fold(state: RunState, record: r.DecisionRecord, inputs: list[Incoming]) -> N
 def read_decisions(store: ObjectStore, keys: RunKeys, start: int) -> Iterator[r.DecisionRecord]:
     """The decisions log from number ``start`` to its present end."""
     log = NumberedLog(store, keys.decision)
-    width = reads_at_once(store)
-    for first in itertools.count(start, width):
-        for seq, data in enumerate(fetch_all(store, log.read, range(first, first + width)), start=first):
-            if data is None:
-                return
-            yield r.decode(data, r.DecisionRecord, where=log.key(seq))
+    for seq, data in log.read_from(start):
+        yield r.decode(data, r.DecisionRecord, where=log.key(seq))
 
 
 def newest_snapshot(store: ObjectStore, keys: RunKeys, config: RunConfig) -> RunState:
@@ -100,6 +107,18 @@ def fold_run(store: ObjectStore, keys: RunKeys, config: RunConfig, *, from_snaps
     return state
 
 
+@dataclass(slots=True)
+class Proof:
+    """What was decided again and came out the same; ``identical_bytes`` counts records that are so byte for byte.
+
+    Fewer than ``records`` means that another version of the code wrote some of them, with fewer or other fields.
+    """
+
+    records: int = 0
+    decisions: int = 0
+    identical_bytes: int = 0
+
+
 def verify_run(
     store: ObjectStore,
     keys: RunKeys,
@@ -111,17 +130,33 @@ def verify_run(
 
     Raises ``DataError`` (kind ``replay``) naming the first decision that differs.
     """
-    state = RunState(config)
-    count = 0
-    for count, record in enumerate(read_decisions(store, keys, 0), start=1):
+    return prove_run(store, keys, config, decide=decide).records
+
+
+def prove_run(
+    store: ObjectStore,
+    keys: RunKeys,
+    config: RunConfig,
+    *,
+    decide: Callable[..., list[r.AnyDecision]] = step,
+) -> Proof:
+    """As ``verify_run``, with what was compared."""
+    state, proof = RunState(config), Proof()
+    log = NumberedLog(store, keys.decision)
+    for seq, data in log.read_from(0):
+        record = r.decode(data, r.DecisionRecord, where=log.key(seq))
         inputs = read_inputs(store, keys, state, record)
         if any(isinstance(decision, r.Epoch) for decision in record.decisions):
             fold(state, record, inputs)  # a takeover is not a step
-            continue
-        decided = decide(state, inputs, record.observations, record.now)
-        state.ledger.seq += 1
-        _compare(decided, record, keys.decision(count - 1))
-    return count
+            decided = record.decisions
+        else:
+            decided = decide(state, inputs, record.observations, record.now)
+            state.ledger.seq += 1
+            _compare(decided, record, log.key(seq))
+        proof.records += 1
+        proof.decisions += len(decided)
+        proof.identical_bytes += r.encode(msgspec.structs.replace(record, decisions=decided)) == data
+    return proof
 
 
 def _compare(decided: list[r.AnyDecision], record: r.DecisionRecord, where: str) -> None:

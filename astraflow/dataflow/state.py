@@ -15,7 +15,7 @@ import msgspec
 
 from astraflow import records as r
 from astraflow.config import RunConfig
-from astraflow.dataflow.algorithms import Algorithms, load_algorithms
+from astraflow.dataflow.algorithms import FILTER_ERROR, Algorithms, load_algorithms
 from astraflow.dataflow.leases import LeaseBook
 from astraflow.dataflow.ledger import Ledger, decode_ledger
 from astraflow.dataflow.participants import AppliedVersion, Participant
@@ -28,7 +28,7 @@ RETURNING = ("stale", "skipped")
 
 
 class Handback(msgspec.Struct, frozen=True):
-    """A lease that its pool gave back in this step."""
+    """A lease (of a group, or of an item of an evaluation) that its pool gave back in this step."""
 
     participant: str
     group: int
@@ -46,11 +46,14 @@ class RunState:
         trainers = {name: config.trainer_of(name) for name in config.trained}
         self.batch_size = {name: trainer.batch_size for name, trainer in trainers.items()}
         self.steps = {name: trainer.steps for name, trainer in trainers.items()}
+        self.stores = {"", config.store, *(region.store for region in config.regions.values() if region.store)}
         self.algorithms: Algorithms = load_algorithms(config)
         self.ledger = Ledger(policies={name: PolicyQueue(frozen=config.policies[name].frozen) for name in self.names})
         self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first
         self.handbacks: list[Handback] = []
+        self.eval_handbacks: list[Handback] = []
         self.wishes: list[r.Wanted] = []
+        self.faults = 0  # errors of the curator since this process began; for the eye
         self.sifted: dict[str, int] = {}  # policy -> batch that its ready parts were last judged for; saves time only
 
     # --- what everyone asks ---------------------------------------------------------------------
@@ -75,6 +78,11 @@ class RunState:
     def draining(self) -> bool:
         return self.ledger.draining_since is not None
 
+    @property
+    def all_ended(self) -> bool:
+        """Every policy's trainer has done what it had to do."""
+        return all(self.policies[policy].ended for policy in self.batch_size)
+
     def cursor_of(self, participant: str) -> int:
         """The next unread number of an outbox."""
         known = self.participants.get(participant)
@@ -87,8 +95,14 @@ class RunState:
 
     def next_problem(self) -> int:
         """The problem of the next new group; changes nothing."""
-        returned = self.leases.returned
-        return returned[0] if returned else self.algorithms.curator.select()
+        if self.leases.returned:
+            return self.leases.returned[0]
+        try:
+            problem = self.algorithms.curator.select()
+        except Exception:  # noqa: BLE001 - the boundary to own code; the next manager would ask it the same
+            problem = -1
+        count = self.config.problem_count
+        return problem if 0 <= problem < count else self.leases.next_group % count
 
     # --- the fold -------------------------------------------------------------------------------
 
@@ -116,6 +130,12 @@ class RunState:
                     self.policies[fact.policy].learn(fact.version, fact.step, fact.digest)
                 case r.Failed():
                     self.handbacks.append(Handback(participant, fact.group, fact.attempt, fact.kind))
+                case r.Evaluated():
+                    holder = self.ledger.evaluations.score(fact.item, fact.scores, fact.low, fact.high)
+                    if holder:
+                        self.participants[holder].evals.pop(fact.item, None)
+                case r.EvalFailed():
+                    self.eval_handbacks.append(Handback(participant, fact.item, fact.attempt, fact.kind))
                 case r.Consumed():
                     self._absorb_consumed(fact)
                 case r.Published():
@@ -199,11 +219,31 @@ class RunState:
                     self._drain_all(decision.reason)
             case r.Paused() | r.Resumed():
                 self._apply_pause(decision)
+            case r.EvalStarted() | r.EvalLeased() | r.EvalExpired() | r.EvalReported():
+                self._apply_evaluation(decision)
             case r.Reconfigured():
                 self.ledger.config_hash, self.ledger.code = decision.config_hash, decision.code
                 self.ledger.data_hash = decision.data_hash
             case r.Stopped():
                 self.ledger.stopped = True
+
+    def _apply_evaluation(self, decision: r.EvalStarted | r.EvalLeased | r.EvalExpired | r.EvalReported) -> None:
+        book = self.ledger.evaluations
+        match decision:
+            case r.EvalStarted():
+                book.start(decision.evaluation, decision.round, decision.versions, decision.reason, self.now)
+            case r.EvalLeased():
+                evals = self.participants[decision.pool].evals
+                for item, problem, attempt in zip(decision.items, decision.problems, decision.attempts, strict=True):
+                    book.lease(decision.evaluation, item, problem, decision.pool, self.now)
+                    evals[item] = attempt
+            case r.EvalExpired():
+                for item, attempt in zip(decision.items, decision.attempts, strict=True):
+                    self.participants[decision.pool].evals.pop(item, None)
+                    book.expire(item, attempt, self.flow.max_attempts)
+            case r.EvalReported():
+                for item, found in book.rounds.pop(decision.evaluation).open.items():
+                    self.participants[found.holders[-1]].evals.pop(item, None)
 
     def _drain_all(self, reason: str) -> None:
         self.ledger.draining_since = self.now
@@ -228,36 +268,55 @@ class RunState:
             ledger.config_hash, ledger.code, ledger.data_hash = decision.config_hash, decision.code, decision.data_hash
         ledger.epoch = decision.n
         self.leases.restart_timers()
+        ledger.evaluations.restart_timers()
         for participant in self.participants.values():
             participant.heard_at = 0.0
         if ledger.draining_since is not None:
             ledger.draining_since = 0.0
 
     def _apply_leased(self, decision: r.Leased) -> None:
-        held = self.participants[decision.pool].held
-        book = self.leases
         for group, problem, attempt in zip(decision.groups, decision.problems, decision.attempts, strict=True):
-            if group == book.next_group:
-                if book.returned and book.returned[0] == problem:
-                    book.returned.pop(0)
-                else:
-                    self.algorithms.curator.leased(problem)
-            book.lease(group, problem, decision.pool, self.now)
-            held[group] = attempt
+            self.lease(decision.pool, group, problem, attempt)
+
+    def lease(self, pool: str, group: int, problem: int, attempt: int) -> None:
+        """Fold one lease of a ``Leased``."""
+        ledger = self.ledger
+        book = ledger.leases
+        if group == book.next_group:
+            if book.returned and book.returned[0] == problem:
+                book.returned.pop(0)
+            else:
+                self._note_leased(problem)
+        book.lease(group, problem, pool, ledger.now)
+        ledger.participants[pool].held[group] = attempt
+
+    def _note_leased(self, problem: int) -> None:
+        try:
+            self.algorithms.curator.leased(problem)
+        except Exception:  # noqa: BLE001 - as above
+            self.faults += 1
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
         participants, queues, close = self.participants, self.policies, self.leases.close
-        observe = self.algorithms.curator.observe
-        participants[decision.participant].failures = 0
+        teller = participants[decision.participant]
+        teller.failures = teller.rejects = 0
+        teller.note_admitted(len(decision.groups), self.leases.ages(decision.groups, decision.attempts, self.now))
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
-            arrival = self._arrival(group, attempt, decision.participant)
+            arrival = self.arrival_of(group, attempt, decision.participant)
             found = close(group)
             participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
                 queues[policy].admit(group, found.problem, rows)
-                observe(found.problem, rows)
+                self._observe_outcome(found.problem, rows)
 
-    def _arrival(self, group: int, attempt: int, participant: str) -> Arrival:
+    def _observe_outcome(self, problem: int, rows: PartRows) -> None:
+        try:
+            self.algorithms.curator.observe(problem, rows)
+        except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
+            self.faults += 1
+
+    def arrival_of(self, group: int, attempt: int, participant: str) -> Arrival:
+        """The first commit of this attempt in this record. Raises ``DataError`` if there is none."""
         for arrival in self.arrivals.get(group, ()):
             if arrival.attempt == attempt and arrival.participant == participant:
                 return arrival
@@ -270,7 +329,7 @@ class RunState:
 
     def _apply_dropped(self, decision: r.Dropped) -> None:
         queue = self.policies[decision.policy]
-        is_filter = decision.reason in self.algorithms.filters
+        is_filter = decision.reason in self.algorithms.filters or decision.reason == FILTER_ERROR
         for group in decision.groups:
             part = queue.take(group)
             queue.count_drop(decision.reason, part.tokens if part else 0)
@@ -300,6 +359,7 @@ class RunState:
         """End a decision record: what had no effect in it never will."""
         self.arrivals.clear()
         self.handbacks.clear()
+        self.eval_handbacks.clear()
         self.wishes.clear()
 
     # --- snapshots ------------------------------------------------------------------------------

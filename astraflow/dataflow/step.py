@@ -9,11 +9,13 @@ state, records, observations and ``now`` give the same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from astraflow import records as r
-from astraflow.dataflow.admission import is_awaited, is_told, lease_need, pools_with_room
+from astraflow.dataflow.admission import is_awaited, is_told, lease_need, pools_with_room, weights
 from astraflow.dataflow.batching import (
     fresh_wanted,
     kept_groups,
@@ -22,7 +24,8 @@ from astraflow.dataflow.batching import (
     surplus_groups,
     unfit_reason,
 )
-from astraflow.dataflow.figures import load_figures
+from astraflow.dataflow.evaluating import eval_due, eval_leases, eval_report
+from astraflow.dataflow.figures import load_figures, pool_figures
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.parts import Arrival
 from astraflow.dataflow.state import RunState
@@ -47,10 +50,13 @@ class Turn:
     """A step under way: the state and what was decided so far."""
 
     state: RunState
+    watch: Callable[[r.AnyDecision], None] | None = None
     decisions: list[r.AnyDecision] = field(default_factory=list)
 
     def decide(self, decision: r.AnyDecision) -> None:
         """Apply and record."""
+        if self.watch is not None:
+            self.watch(decision)
         self.state.apply(decision)
         self.decisions.append(decision)
 
@@ -61,10 +67,18 @@ class Turn:
 
 
 def step(
-    state: RunState, records: Sequence[Incoming], observations: Mapping[str, int], now: float
+    state: RunState,
+    records: Sequence[Incoming],
+    observations: Mapping[str, int],
+    now: float,
+    *,
+    watch: Callable[[r.AnyDecision], None] | None = None,
 ) -> list[r.AnyDecision]:
-    """Fold ``records`` (by participant, each in order) and decide. Cursors move in ``state``."""
-    turn = Turn(state)
+    """Fold ``records`` (by participant, each in order) and decide. Cursors move in ``state``.
+
+    ``watch`` sees each decision before it is applied (leases behind it).
+    """
+    turn = Turn(state, watch)
     state.begin(now)
     state.observe(observations)
     _absorb(turn, records)
@@ -77,6 +91,7 @@ def step(
     _form_batches(turn)
     _drop_surplus(turn)
     _pause_barren(turn)
+    _evaluate(turn)
     _lease(turn)
     _report_load(turn)
     _end_run(turn)
@@ -161,16 +176,12 @@ def _fulfil_wishes(turn: Turn) -> None:
     for wish in list(state.wishes):
         if wish.what == "stop" and not state.draining:
             turn.decide(r.DrainRequested(participants=[], reason=wish.reason or "stop was wanted"))
-        elif wish.what == "drain" and not _is_leaving(state.participants.get(wish.target)):
+        elif wish.what == "drain":  # said again to one that is leaving: whoever wished waits for this
             turn.decide(r.DrainRequested(participants=[wish.target], reason=wish.reason))
         elif wish.what == "pause":
             turn.decide(r.Paused(policy=wish.target, reason=wish.reason or "pause was wanted"))
         elif wish.what == "resume":
             turn.decide(r.Resumed(policy=wish.target))
-
-
-def _is_leaving(participant: Participant | None) -> bool:
-    return participant is not None and (participant.draining or participant.left)
 
 
 # --- leases that end without a result --------------------------------------------------------------
@@ -268,47 +279,90 @@ def _pause_barren(turn: Turn) -> None:
 
 
 def _lease(turn: Turn) -> None:
-    """Give groups to pools with room, by room, while some live policy (or all of them) can use more."""
+    """Give groups to pools with room, by room and speed, while some live policy (or all of them) can use more."""
     state = turn.state
     if state.ledger.paused or state.draining:
         return
     able = pools_with_room(state)
-    for shares in (True, False):  # by share of room first; what the shares leave over goes to anyone
-        rooms = sum(participant.room for _, participant in able)
-        for name, participant in able:
-            need = lease_need(state, participant)
-            room = participant.room
-            count = min(room, -(-need * room // rooms) if shares else need)
-            rooms -= room
-            if count > 0:
-                _grant(turn, name, count)
+    shares = weights(able)
+    left = sum(shares)
+    for (name, participant), share in zip(able, shares, strict=True):
+        need = lease_need(state, participant)
+        count = min(participant.room, need if share >= left else math.ceil(need * share / left))
+        left -= share
+        if count > 0:
+            _grant(turn, name, count)
+    for name, participant in able:  # what the shares leave over goes to the quickest that has room
+        count = min(participant.room, lease_need(state, participant))
+        if count > 0:
+            _grant(turn, name, count)
 
 
 def _grant(turn: Turn, name: str, count: int) -> None:
     """Lease ``count`` groups: those that came back first, then new ones."""
     state = turn.state
-    again = [
-        r.Leased(pool=name, groups=[group], problems=[state.leases.open[group].problem], attempts=[attempt + 1])
-        for group, attempt in list(state.leases.waiting.items())[:count]
-    ]
+    again = dict(itertools.islice(state.leases.waiting.items(), count))
     if again:
-        turn.decide(_merged(name, again))
-    fresh = []
-    for _ in range(count - len(again)):
-        lease = r.Leased(pool=name, groups=[state.leases.next_group], problems=[state.next_problem()], attempts=[1])
-        state.apply(lease)
-        fresh.append(lease)
-    if fresh:
-        turn.decisions.append(_merged(name, fresh))
+        problems = [state.leases.open[group].problem for group in again]
+        attempts = [attempt + 1 for attempt in again.values()]
+        turn.decide(r.Leased(pool=name, groups=list(again), problems=problems, attempts=attempts))
+    fresh = count - len(again)
+    if fresh <= 0:
+        return
+    first, problems = state.leases.next_group, []
+    for group in range(first, first + fresh):  # each is applied at once: the next problem depends on it
+        problem = state.next_problem()
+        state.lease(name, group, problem, 1)
+        problems.append(problem)
+    leased = r.Leased(pool=name, groups=list(range(first, first + fresh)), problems=problems, attempts=[1] * fresh)
+    turn.decisions.append(leased)
+    if turn.watch is not None:
+        turn.watch(leased)
 
 
-def _merged(name: str, leases: Sequence[r.Leased]) -> r.Leased:
-    return r.Leased(
-        pool=name,
-        groups=[lease.groups[0] for lease in leases],
-        problems=[lease.problems[0] for lease in leases],
-        attempts=[lease.attempts[0] for lease in leases],
-    )
+# --- evaluations ---------------------------------------------------------------------------------
+
+
+def _evaluate(turn: Turn) -> None:
+    """Rounds beside training: their leases end, they are reported, begun, and leased within their quota."""
+    state, config = turn.state, turn.state.config
+    if not config.evaluations:
+        return
+    _end_eval_leases(turn)
+    for name, evaluation in config.evaluations.items():
+        round_ = state.ledger.evaluations.rounds.get(name)
+        if round_ is not None and round_.is_complete(evaluation.problem_count):
+            turn.decide(eval_report(state, name, "complete"))
+        elif round_ is not None and state.now - round_.begun_at > evaluation.timeout_s:
+            turn.decide(eval_report(state, name, "deadline"))
+        if state.draining or state.ledger.paused:
+            continue
+        started = eval_due(state, name)
+        if started is not None:
+            turn.decide(started)
+        for lease in eval_leases(state, name):
+            turn.decide(lease)
+
+
+def _end_eval_leases(turn: Turn) -> None:
+    state = turn.state
+    book, flow = state.ledger.evaluations, state.flow
+    for back in state.eval_handbacks:
+        _expire_evals(turn, back.participant, [back.group], back.kind, attempt=back.attempt)
+    for name, participant in state.participants.items():
+        if participant.evals and participant.is_gone(state.now, flow.silence_s):
+            _expire_evals(turn, name, list(participant.evals), _why_gone(participant))
+    for round_ in book.rounds.values():
+        for name, items in round_.late(state.now, flow.group_timeout_s).items():
+            _expire_evals(turn, name, items, "timeout")
+
+
+def _expire_evals(turn: Turn, name: str, items: Sequence[int], reason: str, *, attempt: int | None = None) -> None:
+    held = turn.state.participants[name].evals
+    items = [item for item in items if item in held and attempt in (None, held[item])]
+    if items:
+        attempts = [held[item] for item in items]
+        turn.decide(r.EvalExpired(pool=name, items=items, attempts=attempts, reason=reason))
 
 
 # --- reports and the end ------------------------------------------------------------------------
@@ -319,14 +373,14 @@ def _report_load(turn: Turn) -> None:
     for policy in state.batch_size:
         queue = state.policies[policy]
         if queue.consumed - queue.window.step >= state.flow.report_every:
-            figures = load_figures(state, policy)
-            turn.decide(r.LoadReported(policy=policy, step=queue.consumed, figures=figures))
+            figures, pools = load_figures(state, policy), pool_figures(state, policy)
+            turn.decide(r.LoadReported(policy=policy, step=queue.consumed, figures=figures, pools=pools))
 
 
 def _end_run(turn: Turn) -> None:
     """All policies ended, or a stop was wanted: everyone drains, and when all are gone the run is over."""
     state = turn.state
-    if not state.draining and all(state.policies[policy].ended for policy in state.batch_size):
+    if not state.draining and state.all_ended and not state.ledger.evaluations.rounds:
         turn.decide(r.DrainRequested(participants=[], reason="all policies have ended"))
     if not state.draining:
         return
@@ -337,6 +391,8 @@ def _end_run(turn: Turn) -> None:
         turn.decide(r.DrainRequested(participants=late, reason=state.ledger.drain_reason))
     if any(is_awaited(state, participant) for participant in state.participants.values()):
         return
+    for name in list(state.ledger.evaluations.rounds):
+        turn.decide(eval_report(state, name, "stopped"))
     for policy, queue in state.policies.items():
         turn.drop(policy, [*state.leases.open, *kept_groups(queue)], "ended")
     turn.decide(r.Stopped(reason=state.ledger.drain_reason))

@@ -7,7 +7,6 @@ Late facts about groups that are terminal, and repeats of what is known, are no 
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -95,15 +94,29 @@ def _committed(check: _Check, fact: r.Committed) -> None:
     _need(len(set(fact.groups)) == len(fact.groups), "a group is named twice")
     for group, attempt in zip(fact.groups, fact.attempts, strict=True):
         _lease(check, group, attempt)
-    episodes: dict[int, set[int]] = {group: set() for group in fact.groups}
+    size = check.state.flow.group_size
+    episodes: dict[int, set[int]] = {}  # of groups that no single object has whole
+    whole: set[int] = set()
+    committed = set(fact.groups)
     seen: dict[str, set[int]] = {}
     for thing in fact.objects:
-        _parts_object(check, thing, episodes, seen.setdefault(thing.policy, set()))
-    size = check.state.flow.group_size
-    whole = set(range(size))
+        groups = _parts_object(check, thing, committed, seen.setdefault(thing.policy, set()))
+        if thing.episodes == list(range(size)) * len(groups) and thing.row_counts.count(size) == len(groups):
+            whole |= groups  # one row an episode, in order: the usual case, at once
+            continue
+        for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
+            episodes.setdefault(group, set()).update(thing.episodes[start : start + count])
+    _members(committed, whole, episodes, size)
+
+
+def _members(committed: set[int], whole: set[int], episodes: dict[int, set[int]], size: int) -> None:
+    """Every committed group has each of its episodes, and no others."""
+    every = set(range(size))
     for group, members in episodes.items():
-        if members != whole:
+        if members != every and not (group in whole and members <= every):
             raise _Refusal(f"group {group} has {len(members)} of {size} episodes")
+    missing = committed - whole - episodes.keys()
+    _need(not missing, f"group {min(missing, default=0)} has 0 of {size} episodes")
 
 
 def _lease(check: _Check, group: int, attempt: int) -> None:
@@ -115,19 +128,23 @@ def _lease(check: _Check, group: int, attempt: int) -> None:
         raise _Refusal(f"attempt {attempt} of group {group} is not its lease")
 
 
-def _parts_object(check: _Check, thing: r.PartsObject, episodes: dict[int, set[int]], seen: set[int]) -> None:
+def _parts_object(check: _Check, thing: r.PartsObject, committed: set[int], seen: set[int]) -> set[int]:
+    """The object's groups, if it may be folded."""
     queue = _queue(check, thing.policy)
     _columns(thing)
     _path(check, thing)
     groups = set(thing.groups)
     _need(len(groups) == len(thing.groups) and seen.isdisjoint(groups), f"two parts of {thing.policy!r} in a group")
-    _need(groups <= episodes.keys(), "a part of a group that is not committed here")
+    _need(groups <= committed, "a part of a group that is not committed here")
     seen |= groups
-    for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
-        episodes[group].update(thing.episodes[start : start + count])
     for version in {*thing.version_min, *thing.version_max}:
-        known = version in queue.versions or 0 <= version < queue.floor or (thing.policy, version) in check.learned
-        _need(known, f"version {version} of {thing.policy!r} is not published")
+        _known(check, queue, thing.policy, version)
+    return groups
+
+
+def _known(check: _Check, queue: PolicyQueue, policy: str, version: int) -> None:
+    is_known = version in queue.versions or 0 <= version < queue.floor or (policy, version) in check.learned
+    _need(is_known, f"version {version} of {policy!r} is not published")
 
 
 def _columns(thing: r.PartsObject) -> None:
@@ -150,8 +167,12 @@ def _columns(thing: r.PartsObject) -> None:
         starts, counts = [starts[i] for i in order], [counts[i] for i in order]
     is_tiled = starts == [0, *accumulate(counts[:-1])] and sum(counts) == rows
     _need(is_tiled, "the parts do not cover the rows once each")
-    _need(all(map(math.isfinite, thing.rewards)), "a reward is not finite")
-    _need(all(map(operator.le, thing.version_min, thing.version_max)), "version_min above version_max")
+    total = sum(thing.rewards)
+    _need(total - total == 0, "a reward is not finite")  # neither is a sum of what is not
+    is_small = max(thing.rewards) <= r.LARGEST_REWARD and min(thing.rewards) >= -r.LARGEST_REWARD
+    _need(is_small, f"a reward beyond {r.LARGEST_REWARD:g}")
+    low, high = thing.version_min, thing.version_max
+    _need(low == high or all(map(operator.le, low, high)), "version_min above version_max")
     lengths = (
         min(thing.prompt_tokens),
         min(thing.response_tokens),
@@ -162,6 +183,7 @@ def _columns(thing: r.PartsObject) -> None:
 
 
 def _path(check: _Check, thing: r.PartsObject) -> None:
+    _need(thing.store in check.state.stores, f"{thing.store!r} is no store of this run")
     path = RunKeys(check.state.config.name).parse_trajectory(thing.path)
     if path is None:
         raise _Refusal(f"{thing.path!r} is no trajectory path of this run")
@@ -172,6 +194,30 @@ def _path(check: _Check, thing: r.PartsObject) -> None:
 
 def _failed(check: _Check, fact: r.Failed) -> None:
     _lease(check, fact.group, fact.attempt)
+
+
+def _evaluated(check: _Check, fact: r.Evaluated) -> None:
+    evaluation = check.state.config.evaluations.get(fact.evaluation)
+    if evaluation is None:
+        raise _Refusal(f"there is no evaluation {fact.evaluation!r}")
+    book = check.state.ledger.evaluations
+    _need(book.holds(fact.item, fact.attempt, check.participant), f"item {fact.item} is not its lease")
+    _need(len(fact.scores) == evaluation.repeats, f"{len(fact.scores)} scores of {evaluation.repeats} plays")
+    _need(all(abs(score) <= r.LARGEST_REWARD for score in fact.scores), "a score that is not finite, or too large")
+    _need(0 <= fact.response_tokens <= LARGEST, "a length that is not possible")
+    _need(fact.low.keys() == fact.high.keys(), "versions of different policies")
+    for policy, version in [*fact.low.items(), *fact.high.items()]:
+        _known(check, _queue(check, policy), policy, version)
+    round_ = book.round_of(fact.item)
+    if round_ is not None:
+        _need(round_ is book.rounds.get(fact.evaluation), f"item {fact.item} is of another evaluation")
+        is_new = all(version >= round_.versions.get(policy, 0) for policy, version in fact.low.items())
+        _need(is_new, "it was played with older versions than its round's")
+
+
+def _eval_failed(check: _Check, fact: r.EvalFailed) -> None:
+    is_held = check.state.ledger.evaluations.holds(fact.item, fact.attempt, check.participant)
+    _need(is_held, f"item {fact.item} is not its lease")
 
 
 # --- trainers --------------------------------------------------------------------------------
@@ -252,6 +298,8 @@ _CHECKS: dict[type, Callable[[_Check, Any], None]] = {
     r.Applied: _applied,
     r.Committed: _committed,
     r.Failed: _failed,
+    r.Evaluated: _evaluated,
+    r.EvalFailed: _eval_failed,
     r.TrainerJoined: _trainer_joined,
     r.Published: _published,
     r.Consumed: _consumed,

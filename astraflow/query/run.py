@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from astraflow.query import tables
+from astraflow.query import reports, tables
 from astraflow.query.curves import PolicyCurves, run_curves
 from astraflow.query.figures import RunFigures, run_figures
 from astraflow.query.fold import RunFold
@@ -69,7 +69,7 @@ class Run:
         return trajectories_dataset(self.store, self.keys, self.fold)
 
     def table(self, name: str) -> pa.Table:
-        """One of ``parts, batches, steps, versions, decisions, pools``. Raises ``ConfigError`` for another name."""
+        """One of the tables of ``TABLES`` but the first. Raises ``ConfigError`` for another name."""
         build = self._builders().get(name)
         if build is None:
             raise ConfigError(
@@ -100,4 +100,8 @@ class Run:
             "versions": lambda: build("versions", tables.version_rows(self.store, self.keys, fold)),
             "decisions": lambda: build("decisions", tables.decision_rows(fold)),
             "pools": lambda: build("pools", tables.pool_rows(fold)),
+            "loads": lambda: build("loads", reports.load_rows(fold)),
+            "load_pools": lambda: build("load_pools", reports.load_pool_rows(fold)),
+            "evaluations": lambda: build("evaluations", reports.evaluation_rows(fold)),
+            "stages": lambda: build("stages", reports.stage_rows(fold, self.config)),
         }

@@ -12,18 +12,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from astraflow.query import reports
 from astraflow.query.fold import BatchView, PartView, RunFold, VersionView
 from astraflow.query.logs import get_many
+from astraflow.query.reports import schema as _schema
 from astraflow.weights.manifest import Manifest, decode_manifest
 from storage.keys import RunKeys
 from storage.store import ObjectStore
-
-
-def _schema(columns: str) -> pa.Schema:
-    """Columns written as ``name:type``: text, integer, real or boolean."""
-    kinds: dict[str, pa.DataType] = {"s": pa.string(), "i": pa.int64(), "f": pa.float64(), "b": pa.bool_()}
-    return pa.schema([(name, kinds[kind]) for name, _, kind in (column.partition(":") for column in columns.split())])
-
 
 SCHEMAS: dict[str, pa.Schema] = {
     "parts": _schema(
@@ -41,6 +36,7 @@ SCHEMAS: dict[str, pa.Schema] = {
         "participant:s pool:s region:s engine:s state:s capacity:i leased:i committed:i admitted:i failed:i expired:i "
         "rows:i applies:i"
     ).append(pa.field("applied", pa.map_(pa.string(), pa.int64()))),
+    **reports.SCHEMAS,
 }
 """Columns of each table. ``steps`` has what its trainers wrote beside these two."""
 

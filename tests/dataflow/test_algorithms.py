@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from astraflow.config import Component
 from astraflow.dataflow import builtin
-from astraflow.dataflow.algorithms import REPLAYS, load_algorithms
+from astraflow.dataflow.algorithms import REPLAYS, filter_reasons, load_algorithms
 from astraflow.dataflow.draws import draw, permuted, uniform
 from astraflow.dataflow.parts import Part, PartRows
 from storage.errors import ConfigError
@@ -177,17 +177,34 @@ def test_algorithms_are_found_by_name_or_import_path() -> None:
 @pytest.mark.parametrize(
     ("flow", "where", "what"),
     [
-        ({"curator": Component(name="random")}, "dataflow.curator", "there is no 'random'"),
-        ({"order": Component(name="nowhere:Order")}, "dataflow.order", "cannot be imported"),
-        ({"order": Component(name="json:Order")}, "dataflow.order", "cannot be imported"),
-        ({"filters": [Component(name="overlong")]}, "dataflow.filters[0]", "does not take these options"),
+        ({"curator": Component(name="random")}, "dataflow.curator.name", "'random' is not built in"),
+        ({"order": Component(name="nowhere:Order")}, "dataflow.order.name", "cannot be imported"),
+        ({"order": Component(name="json:Order")}, "dataflow.order.name", "cannot be imported"),
+        ({"filters": [Component(name="overlong")]}, "dataflow.filters[0].options", "wrong options: missing"),
+        ({"curator": Component(name="greso", options={"seed": 1})}, "dataflow.curator.options", "seed cannot be set"),
         ({"filters": [Component(name="failed")] * 2}, "dataflow.filters", "two filters"),
-        ({"replay": Component(name="none", options={"ratio": 1})}, "dataflow.replay", "does not take these options"),
-        ({"replay": Component(name="latest", options={"ratio": 1.5})}, "dataflow.replay", "ratio must be"),
-        ({"problem_count": 0}, "dataflow.curator", "there are no problems"),
+        ({"replay": Component(name="none", options={"ratio": 1})}, "dataflow.replay.options", "unexpected keyword"),
+        ({"replay": Component(name="latest", options={"ratio": 1.5})}, "dataflow.replay.options", "ratio must be"),
+        ({"problem_count": 0}, "dataflow.curator.options", "there are no problems"),
     ],
 )
 def test_a_wrong_name_says_where_it_stands(flow: dict[str, Any], where: str, what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_algorithms(make_config(**flow))
     assert caught.value.where == where and what in caught.value.what
+
+
+def test_a_filter_is_never_taken_for_the_managers_own_reason() -> None:
+    config = make_config(filters=[Component(name="failed"), Component(name=f"{__name__}:stale")])
+    assert list(load_algorithms(config).filters) == ["filter_failed", "filter_stale"] == filter_reasons(config)
+
+
+def stale() -> builtin.FailedRows:
+    """An own filter with an unlucky name."""
+    return builtin.FailedRows()
+
+
+def test_a_near_miss_is_guessed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_algorithms(make_config(curator=Component(name="shufled")))
+    assert "Did you mean 'shuffled'?" in caught.value.remedy

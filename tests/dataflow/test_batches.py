@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from astraflow import records as r
 from astraflow.config import Component
+from astraflow.dataflow.parts import PartRows
 from tests.dataflow.drive import Drive, drops, leased_groups, make_config, make_parts, of
 
 BOTH = {"solver": {}, "verifier": {}}
@@ -315,3 +318,78 @@ def test_a_silent_participant_is_not_waited_for() -> None:
     drive.say("operator-1", r.Wanted(what="stop"))
     drive.step()
     assert of(drive.step(11), r.Stopped)
+
+
+# --- filters -------------------------------------------------------------------------------------
+
+
+class Breaks:
+    """An own filter with a bug."""
+
+    def keep(self, rows: PartRows) -> bool:
+        return 1 / (rows.rewards[0] - 1.0) != 0
+
+
+def test_given_up_groups_are_not_taken_for_filtered_ones() -> None:
+    drive = Drive(make_config(filters=[Component(name="failed")], max_redraw=1, batch_size=2, max_attempts=1))
+    drive.ready()
+    for group in (0, 1, 2):
+        drive.say("pool-a", r.Failed(group=group, attempt=1, kind="environment"))
+    decisions = drive.step()
+    assert drops(decisions)[("solver", "failed")] == [0, 1, 2]
+    assert not of(decisions, r.Paused) and leased_groups(decisions)
+    assert drive.state.policies["solver"].filtered == 0
+    drive.commit([3], response_tokens=[0, 5])
+    assert drops(drive.step()) == {("solver", "filter_failed"): [3]}
+    assert drive.state.policies["solver"].filtered == 1
+
+
+def test_a_filter_that_raises_costs_the_part_and_no_manager() -> None:
+    drive = Drive(make_config(filters=[Component(name=f"{__name__}:Breaks")]))
+    drive.ready()
+    drive.commit([0], rewards=(1.0, 0.0))
+    drive.commit([1], rewards=(0.0, 1.0), name="pool-a")
+    decisions = drive.step()
+    assert drops(decisions) == {("solver", "filter_error"): [0]}
+    assert list(drive.state.policies["solver"].ready) == [1]
+    assert drive.state.policies["solver"].filtered == 1
+
+
+class Moody:
+    """An own curator that raises whatever it is asked."""
+
+    def __init__(self, *, problem_count: int, seed: int) -> None:
+        self.count = problem_count
+
+    def select(self) -> int:
+        raise ZeroDivisionError
+
+    def leased(self, problem: int) -> None:
+        raise ZeroDivisionError
+
+    def observe(self, problem: int, rows: PartRows) -> None:
+        raise ZeroDivisionError
+
+    def state(self) -> dict[str, object]:
+        return {}
+
+    def restore(self, state: dict[str, object]) -> None:
+        pass
+
+
+def test_a_curator_that_raises_is_passed_over() -> None:
+    drive = Drive(make_config(curator=Component(name=f"{__name__}:Moody"), problem_count=3))
+    drive.ready()
+    assert of(drive.log, r.Leased)[0].problems == [0, 1, 2, 0]
+    drive.commit([0, 1])
+    assert of(drive.step(), r.Batched)
+    assert drive.state.faults >= 6
+
+
+def test_the_spread_of_what_is_admitted_is_a_number_in_every_snapshot() -> None:
+    drive = Drive(make_config(batch_size=8))
+    drive.ready()
+    drive.commit([0], rewards=(1e30, -1e30))
+    drive.step()
+    assert drive.state.policies["solver"].ready[0].spread == 2e30
+    assert b"null" not in json.dumps(json.loads(drive.state.snapshot())["policies"]["solver"]["ready"]).encode()

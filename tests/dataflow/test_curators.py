@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.dataflow.algorithms import CURATORS
-from astraflow.dataflow.curators import Curriculum, FilterSolved, Greso, running
+from astraflow.dataflow.curators import Curriculum, FilterSolved, Greso, running, to_ranges
 from astraflow.dataflow.parts import PartRows
 from tests.dataflow.drive import make_parts
 
@@ -110,8 +110,46 @@ def test_a_curriculum_prefers_what_succeeds_half_of_the_time() -> None:
     assert found[2] > 750 and set(found) == {0, 1, 2, 3}
     for _ in range(7):
         curator.observe(0, rows(FAILED))
-    assert sorted(curator.state()["middle"]) == [0, 2]
+    assert sorted(curator.state()["middle"]) == [[0, 1], [2, 1]]
     for _ in range(20):
         for problem in (0, 2):
             curator.observe(problem, rows(SOLVED))
     assert curator.state()["middle"] == [] and len(drawn(curator, 100)) == 4
+
+
+def test_a_curator_counts_what_it_selected_and_passed_over() -> None:
+    curator = FilterSolved(problem_count=4, seed=0)
+    curator.observe(2, rows(SOLVED))
+    drawn(curator, 9)
+    assert curator.counts() == {"selected": 9, "skipped": 3}
+    assert Curriculum(problem_count=4, seed=0).counts() == {"selected": 0}
+
+
+def test_when_all_is_solved_nothing_is_searched() -> None:
+    curator = FilterSolved(problem_count=500, seed=0)
+    for problem in range(500):
+        curator.observe(problem, rows(SOLVED))
+    curator.at = None  # type: ignore[assignment,method-assign]
+    with pytest.raises(TypeError):
+        curator.select()
+    del curator.at
+    calls = Counter()
+    at = curator.at
+    curator.at = lambda position: calls.update([position]) or at(position)  # type: ignore[method-assign]
+    drawn(curator, 10)
+    assert set(calls.values()) == {1} and len(calls) == 10
+
+
+def test_a_snapshot_of_a_long_curriculum_is_short() -> None:
+    curator = Curriculum(problem_count=100_000, seed=0)
+    for problem in (3, 50_000, 99_999):
+        curator.observe(problem, rows(SOLVED))
+    assert len(json.dumps(curator.state())) < 500
+    other = Curriculum(problem_count=100_000, seed=0)
+    other.restore(json.loads(json.dumps(curator.state())))
+    assert other.state() == curator.state() and drawn(other, 50) == drawn(curator, 50)
+
+
+@given(st.lists(st.integers(0, 30), unique=True))
+def test_ranges_come_back(numbers: list[int]) -> None:
+    assert [n for start, count in to_ranges(numbers) for n in range(start, start + count)] == numbers

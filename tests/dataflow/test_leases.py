@@ -194,7 +194,6 @@ def test_a_draining_pool_gets_nothing_new_and_may_still_bring() -> None:
     drive.say("operator-1", r.Wanted(what="drain", target="pool-a", reason="spot"))
     decisions = drive.step()
     assert of(decisions, r.DrainRequested) == [r.DrainRequested(participants=["pool-a"], reason="spot")]
-    drive.say("operator-1", r.Wanted(what="drain", target="pool-a"))
     drive.say("pool-a", r.Draining())
     drive.commit([0])
     decisions = drive.step()
@@ -237,3 +236,67 @@ def test_an_epoch_starts_the_drain_again() -> None:
     assert not of(drive.step(50.0), r.Stopped)
     drive.beat("pool-a")
     assert of(drive.step(31.0), r.Stopped)
+
+
+# --- routing -------------------------------------------------------------------------------------
+
+
+def _two_pools(slow_s: float) -> Drive:
+    """A quick pool and one that takes ``slow_s`` a group, with room for all that is wanted in either."""
+    drive = Drive(make_config(batch_size=12, max_staleness=1, steps=50))
+    drive.join_trainer()
+    for name in ("pool-a", "pool-b"):
+        drive.join_pool(name, capacity=40)
+    drive.step()
+    return drive
+
+
+def test_the_quick_pool_is_leased_more_and_the_slow_one_still_something() -> None:
+    drive = _two_pools(8.0)
+    first = {name: len(drive.open_groups(name)) for name in ("pool-a", "pool-b")}
+    assert first == {"pool-a": 12, "pool-b": 12}, "as long as nobody is known, all are alike"
+    drive.commit(drive.open_groups("pool-a"), name="pool-a")
+    drive.step(1.0)
+    drive.step(7.0)
+    drive.commit(drive.open_groups("pool-b")[:12], name="pool-b")
+    drive.step(1.0)
+    quick, slow = (drive.state.participants[name].group_s for name in ("pool-a", "pool-b"))
+    assert (quick, slow) == (1.0, 9.0)
+    drive.train(0)
+    for name in ("pool-a", "pool-b"):
+        drive.say(name, drive.applied("solver", 1, 1))
+    decisions = drive.step()
+    counts = {name: len(leased_groups(decisions, name)) for name in ("pool-a", "pool-b")}
+    assert counts["pool-a"] > 5 * counts["pool-b"] > 0
+
+
+def test_a_late_attempt_says_nothing_of_a_pools_speed() -> None:
+    drive = Drive(make_config(group_timeout_s=5, silence_s=60, max_attempts=3))
+    drive.ready()
+    drive.step(6.0)
+    drive.commit([0], attempt=1)
+    drive.step()
+    pool = drive.state.participants["pool-a"]
+    assert (pool.admitted, pool.group_s) == (1, 0.0)
+
+
+def test_a_pool_that_brings_something_good_is_forgiven_its_rejects() -> None:
+    drive = Drive(make_config())
+    drive.ready()
+    for _ in range(4):
+        drive.garble("pool-a")
+    drive.step()
+    assert drive.state.participants["pool-a"].rejects == 4
+    drive.commit([0])
+    drive.step()
+    drive.garble("pool-a")
+    drive.step()
+    assert not drive.state.participants["pool-a"].quarantined
+
+
+def test_a_drain_is_answered_as_often_as_it_is_wanted() -> None:
+    drive = Drive(make_config())
+    drive.ready()
+    for _ in range(2):
+        drive.say("operator-1", r.Wanted(what="drain", target="pool-a", reason="x"))
+        assert of(drive.step(), r.DrainRequested) == [r.DrainRequested(participants=["pool-a"], reason="x")]

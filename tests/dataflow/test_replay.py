@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from astraflow import records as r
-from astraflow.dataflow.fetch import AT_ONCE, fetch_all, reads_at_once
 from astraflow.dataflow.replay import fold, fold_run, read_decisions, verify_run
 from astraflow.dataflow.state import RunState
 from storage.errors import DataError
+from storage.fetch import AT_ONCE, fetch_all, reads_at_once
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
 from tests.dataflow.drive import epoch, make_config

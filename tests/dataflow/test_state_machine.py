@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from astraflow import records as r
-from astraflow.config import Component
+from astraflow.config import Component, Evaluation, Problems
 from astraflow.dataflow.replay import read_incoming
 from astraflow.dataflow.step import step
 from storage.keys import RunKeys
@@ -171,6 +171,8 @@ FACTS = [
     _fields(r.Committed(groups=[0], attempts=[1], objects=[make_parts("pool-a", [0])])),
     _fields(r.Applied(policy="solver", version=1, step=0, digest="d")),
     _fields(r.Failed(group=1, attempt=1, kind="x")),
+    _fields(r.Evaluated(evaluation="held", item=0, attempt=1, scores=[0.5], low={"solver": 0}, high={"solver": 0})),
+    _fields(r.EvalFailed(item=0, attempt=1, kind="x")),
     _fields(r.PoolJoined(pool="l", region="h", policies=["solver"], capacity=2, engine="x", data_hash="abc")),
     _fields(r.TrainerJoined(policy="solver", incarnation=0)),
     _fields(r.Published(policy="solver", version=1, step=0, incarnation=0, digest="d")),
@@ -190,7 +192,10 @@ def damaged_records(draw: st.DrawFn) -> bytes:
         where = fact["objects"][0]
     for name in draw(st.lists(st.sampled_from(sorted(where)), max_size=2)):
         other = draw(
-            JSON | st.lists(st.integers(-1, 2), max_size=4) | st.sampled_from(["solver", "pool-a", 0, 1, 2**63])
+            JSON
+            | st.lists(st.floats(allow_nan=False), min_size=2, max_size=2)
+            | st.lists(st.integers(-1, 2), max_size=4)
+            | st.sampled_from(["solver", "pool-a", 0, 1, 2**63])
         )
         where[name] = other
     return json.dumps({"id": "a", "participant": "pool-a", "facts": [fact]}).encode()
@@ -201,7 +206,8 @@ def damaged_records(draw: st.DrawFn) -> bytes:
 )
 @settings(max_examples=300, deadline=None)
 def test_no_record_stops_the_manager(texts: list[bytes], name: str) -> None:
-    drive = Drive(make_config())
+    held = Evaluation(problems=Problems(source="none"), problem_count=2, data_hash="x")
+    drive = Drive(make_config().model_copy(update={"evaluations": {"held": held}}))
     drive.ready()
     drive.commit([2, 3])
     drive.step()

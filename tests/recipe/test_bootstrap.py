@@ -1,6 +1,7 @@
 """Creating a run: what is checked, what is written, and in which order."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,53 @@ def test_policy_that_nobody_plays() -> None:
     error = refused(config(policies={"solver": {"model": "tiny-qwen3"}, "extra": {"model": "tiny-qwen3"}}))
     assert error.kind == "idle_policy"
     assert "extra" in error.what
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ({"dataflow": {"curator": {"name": "shufled"}}}, "dataflow.curator.name"),
+        ({"dataflow": {"filters": [{"name": "overlong"}]}}, "dataflow.filters[0].options"),
+        ({"dataflow": {"replay": {"name": "latest", "options": {"ratio": 2}}}}, "dataflow.replay.options"),
+        ({"trainer": {"loss": {"name": "nope"}}}, "policies.solver.trainer.loss.name"),
+        ({"trainer": {"loss": {"name": "grpo", "options": {"clip": 1}}}}, "policies.solver.trainer.loss.options"),
+    ],
+)
+def test_wrong_algorithms_are_found_before_anything_is_written(section: dict[str, object], where: str) -> None:
+    store = MemoryStore()
+    with pytest.raises(ConfigError) as caught:
+        create_run(store, config(**section))
+    assert caught.value.where == where
+    assert list(store.list("")) == []
+
+
+def test_evaluations_are_frozen_with_the_run() -> None:
+    store = MemoryStore()
+    problems = {"source": "addition", "options": {"digits": 1, "count": 20}}
+    frozen = create_run(store, config(evaluations={"held": {"problems": problems, "repeats": 2}}))
+    held = frozen.evaluations["held"]
+    assert held.problem_count == 20 and held.data_hash not in ("", frozen.data_hash)
+    assert len(problems_from_table(read_table(store, RunKeys("first").problems(held.data_hash)))) == 20
+    assert load_run_config(store, "first") == frozen
+    wrong = config(evaluations={"held": {"problems": problems, "role": "judge"}})
+    assert refused(wrong).where == "evaluations.held.role"
+
+
+def test_a_store_that_loses_races_carries_no_run() -> None:
+    class Racy(MemoryStore):
+        """Checks, then writes; far away."""
+
+        @property
+        def url(self) -> str:
+            return "s3://bucket"
+
+        def create(self, key: str, data: bytes) -> Created:
+            if any(True for _ in self.list(key)):
+                return Created.EXISTED
+            time.sleep(0.05)
+            self.put(key, data)
+            return Created.CREATED
+
+    with pytest.raises(StoreError, match="let 2 of 2 writers") as caught:
+        create_run(Racy(), config())
+    assert caught.value.kind == "unsafe"

@@ -1,5 +1,7 @@
 """The follower reads a run little by little."""
 
+import pytest
+
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.records import (
@@ -15,6 +17,7 @@ from astraflow.records import (
     encode,
 )
 from astraflow.report import chart, downsample, flatten, size, sparkline
+from storage.errors import DataError
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
 
@@ -119,3 +122,27 @@ def test_small_pictures() -> None:
     assert lines[0] == " 1.00 ┤ █"
     assert lines[-1] == "       step 1 … 2"
     assert [size(n) for n in (12, 1500, 2_500_000, 3e12)] == ["12 B", "1.5 kB", "2.5 MB", "3.0 TB"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
+def test_figures_do_not_depend_on_the_names_of_lives(first: str, second: str) -> None:
+    store = MemoryStore()
+    for seq in range(5):
+        facts(store, f"trainer-solver-{first}", seq, *step(seq + 1, 0.1, version=seq + 1))
+    facts(store, f"trainer-solver-{second}", 0, *step(6, 0.2, version=7))
+    for name in (first, second):
+        status(store, f"trainer-solver-{name}", "trainer")
+    view = RunFollower(store, CONFIG)
+    view.poll()
+    progress = view.policies["solver"]
+    assert (progress.wait_s, progress.step_s, progress.lag_max) == (6.0, 18.0, 6)
+    assert (progress.step, progress.metrics["reward_mean"], len(progress.curve)) == (6, 0.2, 6)
+
+
+def test_a_damaged_last_decision_is_told_again_and_again() -> None:
+    store = MemoryStore()
+    store.put(KEYS.decision(0), b"{")
+    view = RunFollower(store, CONFIG)
+    for _ in range(2):
+        with pytest.raises(DataError):
+            view.poll()

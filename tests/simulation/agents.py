@@ -11,6 +11,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from astraflow import records as r
 from astraflow.config import RunConfig
 from storage.errors import NotFound, StoreError
@@ -172,7 +174,7 @@ class VirtualPool(Agent):
         for thing in fact.objects:
             for _ in range(200):  # uploads are retried until they are there
                 try:
-                    self.store.put(thing.path, b"rows")
+                    self.store.put(thing.path, b"torn" if self.rng.random() < 0.05 else thing.hash.encode())
                     break
                 except StoreError:
                     continue
@@ -182,13 +184,17 @@ class VirtualPool(Agent):
             self.say(fact)
 
     def _lie(self, fact: r.Committed) -> None:
-        lies = self.rng.randrange(4)
+        lies = self.rng.randrange(6)
         if lies == 0:
             self.outbox.append(b'{"id": "x", nonsense' + str(self.rng.random()).encode())
         elif lies == 1:
             self.say(r.Committed(groups=[10**6], attempts=[1], objects=[]))
         elif lies == 2:
             self.say(r.Committed(groups=fact.groups, attempts=fact.attempts, objects=[]))
+        elif lies < 5:
+            change = {"store": "nonsense://x"} if lies == 3 else {"rewards": [1e39] * len(fact.objects[0].rewards)}
+            first = msgspec.structs.replace(fact.objects[0], **change)
+            self.say(msgspec.structs.replace(fact, objects=[first, *fact.objects[1:]]))
         else:
             self.say(r.Applied(policy=sorted(self.config.policies)[0], version=10**6, step=10**6, digest="no"))
 
@@ -200,11 +206,12 @@ class VirtualPool(Agent):
         unique = f"{self.rng.getrandbits(32):08x}"
         oldest = min(low)
         same = self.rng.random() < self.sameness
+        lengths = [self.rng.choice([5, 5, 5, 5, 5, 5, 0, 90]) for _ in plays]
         return r.PartsObject(
             policy=policy,
             path=self.keys.trajectory(policy, oldest, self.name, unique),
             size_bytes=4,
-            hash=f"{'bad' if self.rng.random() < 0.05 else 'good'}-{unique}",
+            hash=f"hash-{unique}",
             groups=[play.group for play in plays],
             row_starts=[i * size for i in range(len(plays))],
             row_counts=[size] * len(plays),
@@ -215,7 +222,7 @@ class VirtualPool(Agent):
             version_max=high,
             rewards=[1.0 if same else float(i % 2) for i in range(len(low))],
             prompt_tokens=[3] * len(low),
-            response_tokens=[5] * len(low),
+            response_tokens=[length for length in lengths for _ in range(size)],
         )
 
 
@@ -234,6 +241,7 @@ class VirtualTrainer(Agent):
     trained_at: float = -1.0
     making: dict | None = None
     head: dict | None = None
+    skipped: dict[str, list[int]] = field(default_factory=dict)  # of the last 8 batches, as real manifests have it
 
     def act(self, now: float) -> None:
         if not self.has_claimed:
@@ -260,38 +268,43 @@ class VirtualTrainer(Agent):
         before = self.head
         self.incarnation = before["incarnation"] + 1 if before else 0
         self.step = before["step"] if before else 0
-        batch, skipped = (before["batch"], before["skipped"]) if before else (-1, [])
-        made = self._make(batch, skipped)
+        self.skipped = dict(before["skipped"]) if before else {}
+        made = self._make(before["batch"] if before else -1)
         if not self._publish(made):
             return
         self.has_claimed = True
         self.say(r.TrainerJoined(policy=self.policy, incarnation=self.incarnation), self._published(made))
-        if batch >= 0:
-            self.say(self._consumed(made))
+        repeated = sorted(int(n) for n, groups in self.skipped.items() if groups and int(n) < made["batch"])
+        facts = [self._consumed(made, n) for n in repeated] + [self._consumed(made, made["batch"])]
+        if made["batch"] >= 0:
+            self.say(*facts)
 
     def _train(self, now: float) -> None:
         if self.making is None:
-            self.trained_at = now + self.pace * self.rng.uniform(0.5, 2.0)
             batch = self.batches[self.step]
-            groups = zip(batch.groups, batch.objects, strict=True)
-            skipped = [group for group, at in groups if batch.hashes[at].startswith("bad")]
+            objects = zip(batch.paths, batch.hashes, strict=True)
+            torn = [self.store.get(path) != digest.encode() for path, digest in objects]
+            skipped = [group for group, at in zip(batch.groups, batch.objects, strict=True) if torn[at]]
+            self.trained_at = now + self.pace * self.rng.uniform(0.5, 2.0)
             self.step += 1
-            self.making = self._make(batch.n, skipped)
+            self.skipped[str(batch.n)] = skipped
+            self.skipped.pop(str(batch.n - 8), None)
+            self.making = self._make(batch.n)
         if now < self.trained_at:
             return
         if not self._publish(self.making):
             self.is_fenced = self.is_over = True  # a higher incarnation is at work
             return
-        self.say(self._published(self.making), self._consumed(self.making))
+        self.say(self._published(self.making), self._consumed(self.making, self.making["batch"]))
         self.making = None
 
-    def _make(self, batch: int, skipped: list[int]) -> dict:
+    def _make(self, batch: int) -> dict:
         return {
             "version": self.version + 1,
             "step": self.step,
             "incarnation": self.incarnation,
             "batch": batch,
-            "skipped": skipped,
+            "skipped": dict(self.skipped),
             "digest": f"{self.policy}-{self.version + 1}-{self.incarnation}-{self.step}",
         }
 
@@ -306,13 +319,14 @@ class VirtualTrainer(Agent):
         fields = {name: made[name] for name in ("version", "step", "incarnation", "digest")}
         return r.Published(policy=self.policy, **fields)
 
-    def _consumed(self, made: dict) -> r.Consumed:
+    def _consumed(self, made: dict, batch: int) -> r.Consumed:
+        skipped = made["skipped"].get(str(batch), [])
         return r.Consumed(
             policy=self.policy,
-            batch=made["batch"],
-            step=made["step"],
+            batch=batch,
+            step=batch + 1,
             incarnation=made["incarnation"],
-            skipped=made["skipped"],
-            reasons=["hash"] * len(made["skipped"]),
+            skipped=skipped,
+            reasons=["hash"] * len(skipped),
             metrics={"step_s": self.pace},
         )

@@ -316,7 +316,7 @@ def _check_manifests(store: ObjectStore, keys: RunKeys, books: Books) -> None:
             if after["step"] > before["step"]:
                 assert after["batch"] == before["step"], "a batch was trained at another step than its number"
         for manifest in found:
-            for n, groups in manifest["skipped"].items():
+            for n, groups in manifest.get("skipped", {}).items():
                 _check_skips(books, policy, int(n), groups)
         for version, (step, digest) in books.versions[policy].items():
             assert (found[version]["step"], found[version]["digest"]) == (step, digest), "a digest nobody published"

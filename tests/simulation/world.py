@@ -85,7 +85,12 @@ def draw_config(seed: int) -> RunConfig:
         policies["verifier"] = Policy(model="none", frozen=kind == "frozen", trainer=override)
     replay = rng.choice(["none", "none", "latest", "uniform", "prioritized"])
     options = {} if replay == "none" else {"ratio": 0.5, "max_uses": rng.choice([1, 2])}
-    filters = [Component(name="zero_advantage")] if rng.random() < 0.4 else []
+    is_dynamic = rng.random() < 0.4
+    filters = [Component(name="zero_advantage")] if is_dynamic else []
+    if rng.random() < 0.3:
+        filters.append(Component(name="failed"))
+    if rng.random() < 0.2:
+        filters.append(Component(name="overlong", options={"max_tokens": 50}))
     return RunConfig(
         name="run",
         seed=seed,
@@ -96,7 +101,7 @@ def draw_config(seed: int) -> RunConfig:
         pools={"local": Pool()},
         trainer=Trainer(steps=rng.choice([3, 4, 6]), batch_size=rng.choice([1, 2, 4]), batch_timeout_s=60),
         dataflow=Dataflow(
-            group_size=rng.choice([2, 3]) if filters else rng.choice([1, 2, 3]),
+            group_size=rng.choice([2, 3] if is_dynamic else [1, 2, 3]),
             max_staleness=max_staleness,
             prefetch=rng.randint(1, max(1, max_staleness)),
             filters=filters,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -104,3 +105,10 @@ def test_a_refusal_in_other_words_is_recognised() -> None:
     store = FsspecStore(Wordy(), f"/{uuid.uuid4().hex}", "wordy://root")
     assert store.create("x", b"1") is Created.CREATED
     assert store.create("x", b"2") is Created.EXISTED
+
+
+def test_a_disk_behind_fsspec_is_refused_since_it_shows_halves(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"shows a half|writers create it") as caught:
+        open_store(f"local://{tmp_path}")
+    assert caught.value.kind == "unsafe"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -270,3 +270,63 @@ def test_an_existing_object_that_settles_late_is_found() -> None:
     clock = Clock()
     assert NumberedLog(store, KEY, patience=clock.patience()).create(0, b"mine") == b"other"
     assert clock.slept == [0.05]
+
+
+class Far(MemoryStore):
+    """Looks like a store that is a round trip away, and counts its reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.away_from = ""
+
+    @property
+    def url(self) -> str:
+        return "s3://bucket/x"
+
+    def get(self, key: str) -> bytes:
+        self.reads.append(key)
+        if self.away_from and key >= self.away_from:
+            raise StoreError("away", kind="unreachable")
+        return super().get(key)
+
+
+@pytest.mark.parametrize("make", [MemoryStore, Far])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 100])
+def test_reading_on_gives_all_that_is_there(make: type[MemoryStore], count: int) -> None:
+    store = make()
+    for seq in range(count):
+        store.put(KEY(seq), b"%d" % seq)
+    log = NumberedLog(store, KEY)
+    assert list(log.read_from(0)) == [(seq, b"%d" % seq) for seq in range(count)]
+    assert [seq for seq, _ in log.read_from(count - 1)] == ([count - 1] if count else [])
+
+
+def test_reading_on_far_away_asks_many_at_once_and_one_at_the_tail() -> None:
+    store = Far()
+    for seq in range(200):
+        store.put(KEY(seq), b"x")
+    log = NumberedLog(store, KEY)
+    assert len(list(log.read_from(0))) == 200
+    assert len(store.reads) < 200 + 64
+    store.reads.clear()
+    assert list(log.read_from(200)) == []
+    assert store.reads == [KEY(200)]
+    store.put(KEY(200), b"x")
+    store.reads.clear()
+    assert len(list(log.read_from(200))) == 1
+    assert len(store.reads) == 2
+
+
+def test_a_fault_comes_behind_what_could_be_read() -> None:
+    store = Far()
+    for seq in range(60):
+        store.put(KEY(seq), b"x")
+    store.away_from = KEY(37)
+    seen: list[int] = []
+    with pytest.raises(StoreError):
+        seen.extend(seq for seq, _ in NumberedLog(store, KEY).read_from(0))
+    reading = NumberedLog(store, KEY).read_from(0)
+    assert [next(reading)[0] for _ in range(37)] == list(range(37))
+    with pytest.raises(StoreError):
+        next(reading)

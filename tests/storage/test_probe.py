@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -166,3 +167,64 @@ def test_what_waiting_does_not_mend_is_told_at_once(kind: str) -> None:
     with pytest.raises(StoreError) as caught:
         check_store(Refusing(), sleep=never)
     assert caught.value.kind == kind
+
+
+class RarelyRaces(ChecksThenWrites):
+    """Atomic but for one of its races: a second look would find nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raced = 0
+
+    def create(self, key: str, data: bytes) -> Created:
+        if self.raced > 2:
+            return MemoryStore.create(self, key, data)
+        self.raced += 1
+        return super().create(key, data)
+
+
+def test_a_lost_race_is_not_forgiven() -> None:
+    store = RarelyRaces()
+    store.raced = 10
+    check_store(store, racers=2, sleep=never)
+    store.raced = -1  # the probe's own two creates come first
+    with pytest.raises(StoreError) as caught:
+        check_store(store, racers=2, sleep=never)
+    assert caught.value.kind == "unsafe"
+
+
+class WritesByAndBy(MemoryStore):
+    """Shows what is written so far, as files do."""
+
+    def create(self, key: str, data: bytes) -> Created:
+        created = super().create(key, data[: len(data) // 2])
+        if created is Created.CREATED:
+            if len(data) > 10_000:
+                time.sleep(0.2)
+            self.put(key, data)
+        return created
+
+
+def test_a_store_that_shows_halves_is_refused() -> None:
+    check_store(WritesByAndBy(), racers=2, sleep=never)
+    with pytest.raises(StoreError, match="shows a half") as caught:
+        check_store(WritesByAndBy(), torn=True, sleep=never)
+    assert caught.value.kind == "unsafe"
+    good = MemoryStore()
+    check_store(good, torn=True, sleep=never)
+    assert list(good.list("")) == []
+
+
+def test_a_race_that_cannot_be_reached_is_run_again() -> None:
+    class AwayOnce(MemoryStore):
+        calls = 0
+
+        def create(self, key: str, data: bytes) -> Created:
+            self.calls += 1
+            if self.calls == 3:
+                raise StoreError("away", kind="unreachable")
+            return super().create(key, data)
+
+    slept: list[float] = []
+    check_store(AwayOnce(), racers=2, sleep=slept.append)
+    assert slept == [0.5]

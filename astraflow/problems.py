@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from astraflow import config as cfg
 from astraflow.component import check_options, find
+from astraflow.workloads import sources as workloads
 from storage.errors import ConfigError, DataError
 
 SCHEMA = pa.schema(
@@ -49,23 +50,33 @@ def load_problems(config: cfg.Problems, seed: int) -> list[Problem]:
         generator = GENERATORS[config.source]
         check_options(generator, config.options, given=1, where="problems.options")
         return generator(seed, **config.options)
+    if config.source in workloads.SOURCES:
+        made = workloads.source(config.source)
+        check_options(made, config.options, given=1, where="problems.options")
+        return made(seed, **config.options)
     path = Path(config.source)
+    if "format" in config.options and path.name.endswith((".jsonl", ".jsonl.gz")):
+        from astraflow.workloads.data.formats import read_format  # noqa: PLC0415 - it imports this module
+
+        check_options(read_format, config.options, given=1, where="problems.options")
+        return read_format(path, **config.options)
     if path.suffix != ".jsonl" and ":" in config.source:
         own = find(config.source, GENERATORS, where=_WHERE)
         check_options(own, config.options, given=1, where="problems.options")
         return list(own(seed, **config.options))
     if path.suffix != ".jsonl":
+        known = sorted([*GENERATORS, *workloads.SOURCES])
         raise ConfigError(
             f"{config.source!r} is neither a .jsonl file nor a built-in generator",
             where=_WHERE,
-            remedy=f"Name a .jsonl file, 'package.module:function', or one of: {', '.join(sorted(GENERATORS))}",
+            remedy=f"Name a .jsonl file, 'package.module:function', or one of: {', '.join(known)}",
             kind="unknown",
         )
     if config.options:
         raise ConfigError(
-            f"a file takes no options, there are: {', '.join(sorted(config.options))}",
+            f"a file takes no options but format, there are: {', '.join(sorted(config.options))}",
             where="problems.options",
-            remedy="Remove them; they are for generators",
+            remedy="Remove them, or say which published format it has: format = 'gsm8k'",
             kind="options",
         )
     return _read_jsonl(path)
@@ -127,6 +138,19 @@ def _read_jsonl(path: Path) -> list[Problem]:
     return problems
 
 
+def _ends_of(messages: Any, wrong: Callable[[str], ConfigError]) -> dict[str, str]:
+    """The first question and the last answer of a conversation, which stand for it where one of each is shown."""
+    if not isinstance(messages, list) or not all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    ):
+        raise wrong('messages must be a list of {"role": …, "content": …}')
+    asked = [m["content"] for m in messages if m["role"] == "user"]
+    answered = [m["content"] for m in messages if m["role"] == "assistant"]
+    if not asked or not answered:
+        raise wrong("messages must hold something of the user and of the assistant")
+    return {"prompt": asked[0], "answer": answered[-1]}
+
+
 def _parse_line(line: str, index: int, where: str) -> Problem:
     """One line as a problem; ``where`` is ``file:line``."""
 
@@ -144,6 +168,10 @@ def _parse_line(line: str, index: int, where: str) -> Problem:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise wrong("half of a surrogate pair, which is no text") from error
+    if "messages" in fields:
+        fields = {**_ends_of(fields["messages"], wrong), **fields}
+    if "completion" in fields:
+        fields.setdefault("answer", fields.pop("completion"))
     prompt_field = next((name for name in _PROMPT_FIELDS if name in fields), None)
     if prompt_field is None:
         raise wrong(f"no prompt; one of the fields {', '.join(_PROMPT_FIELDS)} must be there")

@@ -12,7 +12,18 @@ from typing import Any, cast
 
 from astraflow.component import check_options, find
 from astraflow.config import RunConfig
-from astraflow.workflows import outside, solve, solve_and_verify
+from astraflow.workflows import (
+    demonstrate,
+    environment_agent,
+    multi_turn,
+    outside,
+    plan_and_solve,
+    search_agent,
+    solve,
+    solve_and_select,
+    solve_and_test,
+    solve_and_verify,
+)
 from astraflow.workflows.definition import Demonstration, Workflow, WorkflowDefinition, workflow
 from astraflow.workflows.render import assistant, system, user
 from astraflow.workflows.runtime import RoleHandle, Roles, Voice
@@ -38,8 +49,15 @@ __all__ = [
 ]
 
 BUILT_IN: dict[str, Any] = {
+    "demonstrate": demonstrate.demonstrate,
     "solve": solve.solve,
     "solve_and_verify": solve_and_verify.solve_and_verify,
+    "multi_turn": multi_turn.multi_turn,
+    "solve_and_select": solve_and_select.solve_and_select,
+    "solve_and_test": solve_and_test.solve_and_test,
+    "plan_and_solve": plan_and_solve.plan_and_solve,
+    "search_agent": search_agent.search_agent,
+    "environment_agent": environment_agent.environment_agent,
     "outside": outside.outside,
     "harness": outside.harness,
     "verifiers": VerifiersEnvironment,

@@ -1,0 +1,1 @@
+"""Adapters: text environments made elsewhere, as worlds of the workflow ``environment_agent``."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -33,12 +34,13 @@ from astraflow.weights.kernels import (
     find_changes,
     gaps_of,
     join_planes,
+    plane_slices,
     positions_of,
-    split_planes,
 )
 from storage.errors import DataError
 
 DENSE_ABOVE = 0.6  # of the raw block: a sparse form larger than this is not worth its decoding
+_SAMPLE_BYTES = 2**21  # of a plane: if packing them saves next to nothing, the plane is stored as it is
 _ZSTD_LEVEL = 1  # the exponent plane packs well at any level, the mantissa plane at none
 
 Coding: TypeAlias = Literal["default", "classes"]
@@ -99,17 +101,31 @@ class SparseChange:
 
 @dataclass(frozen=True, slots=True)
 class DenseChange:
-    """A decoded whole block: ``new`` [N] replaces what is there."""
+    """A decoded whole block: words [N], as their byte planes, that replace what is there."""
 
-    new: Words
+    planes: tuple[npt.NDArray[np.uint8], ...]
+
+    @classmethod
+    def of(cls, words: Words) -> DenseChange:
+        """The change to ``words`` [N], which must stay as they are."""
+        by_byte = words.view(np.uint8).reshape(words.size, words.dtype.itemsize)
+        return cls(tuple(by_byte.T))
+
+    def words(self, word: np.dtype[Any]) -> Words:
+        """A new array of what is written [N]."""
+        new = np.empty(self.planes[0].size, word)
+        self.write(new)
+        return new
 
     def write(self, words: Words) -> None:
         """Overwrite ``words`` [N]."""
-        words[:] = self.new
+        join_planes(self.planes, words)
 
     def touches(self, words: Words, start: int, stop: int) -> bool:
         """True if a word in [start, stop) will change."""
-        return not np.array_equal(words[start:stop], self.new[start:stop])
+        there = DenseChange.of(words).planes
+        pairs = zip(there, self.planes, strict=True)
+        return any(not np.array_equal(before[start:stop], after[start:stop]) for before, after in pairs)
 
 
 Change = SparseChange | DenseChange
@@ -120,13 +136,33 @@ def digest_words(words: Words) -> str:
     return xxhash.xxh3_128_hexdigest(words.data)
 
 
-def encode_dense(new: Words) -> EncodedBlock:
-    """A block [N] that needs no base: byte planes, each zstd or, if that gains nothing, raw."""
-    streams = []
-    for plane in split_planes(new):
-        packed = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(plane.data)
-        streams.append((Codec.ZSTD, packed) if len(packed) < plane.size else (Codec.RAW, plane.tobytes()))
-    return EncodedBlock(Kind.DENSE, new.size, tuple(streams))
+def encode_dense(*parts: Words) -> EncodedBlock:
+    """A block that needs no base, given as one array or as ``parts`` of it in order: byte planes, zstd or raw.
+
+    No plane is ever copied whole but into its stream, so that it takes little more than what it returns.
+    """
+    size = sum(part.size for part in parts)
+    planes = range(parts[0].dtype.itemsize)
+    return EncodedBlock(Kind.DENSE, size, tuple(_packed_plane(parts, byte, size) for byte in planes))
+
+
+def _packed_plane(parts: Sequence[Words], byte: int, size: int) -> tuple[Codec, bytes]:
+    """One byte of every word: zstd, or raw where that gains nothing, which mostly shows at once."""
+    packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=size)
+    packed, taken = BytesIO(), 0
+    for piece in plane_slices(parts, byte):
+        packed.write(packer.compress(piece))
+        taken += len(piece)
+        if taken >= _SAMPLE_BYTES and taken - packed.tell() < _SAMPLE_BYTES // 8:  # the packer holds some back
+            break
+    else:
+        packed.write(packer.flush())
+        if packed.tell() < size:
+            return Codec.ZSTD, packed.getvalue()
+    del packed
+    raw = BytesIO()
+    raw.writelines(plane_slices(parts, byte))
+    return Codec.RAW, raw.getvalue()
 
 
 def encode_block(base: Words, new: Words, coding: Coding = "default") -> EncodedBlock:
@@ -228,9 +264,7 @@ def base_needed(base: Words | None, where: str) -> Words:
 def _decode_dense(changed: int, streams: Sequence[tuple[Codec, bytes]], size: int, word: np.dtype[Any]) -> Change:
     if len(streams) != word.itemsize or changed != size:
         raise ValueError(f"{len(streams)} planes and {changed} changes for {size} words of {word.itemsize} bytes")
-    new = np.empty(size, word)
-    join_planes([_unpack(codec, data, size, np.dtype(np.uint8)) for codec, data in streams], new)
-    return DenseChange(new)
+    return DenseChange(tuple(_unpack(codec, data, size, np.dtype(np.uint8)) for codec, data in streams))
 
 
 def _wide(word: np.dtype[Any]) -> np.dtype[Any]:

@@ -14,7 +14,7 @@ Invariant: ``compose(a, b)`` turns the base of ``a`` into the result of ``b``, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -70,9 +70,9 @@ def compose_all(
         changes = _decoded_along(needed, base, size, word, where)
     else:
         changes = [_decoded(block, size, word, where) for block in needed]
-    merged = reduce(_after, changes)
+    merged = reduce(partial(_after, word), changes)
     if isinstance(merged, DenseChange):
-        return encode_dense(merged.new)
+        return encode_dense(merged.words(word))
     return encode_sparse(merged.positions, merged.steps)
 
 
@@ -109,14 +109,14 @@ def _decoded_along(
     return changes
 
 
-def _after(first: Change, second: Change) -> Change:
-    """``first``, then ``second``."""
+def _after(word: np.dtype[Any], first: Change, second: Change) -> Change:
+    """``first``, then ``second``, of words of type ``word``."""
     if isinstance(second, DenseChange):
         return second
     if isinstance(first, DenseChange):
-        words = first.new.copy()
+        words = first.words(word)
         second.write(words)
-        return DenseChange(words)
+        return DenseChange.of(words)
     return _added(first, second)
 
 

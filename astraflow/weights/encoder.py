@@ -59,7 +59,7 @@ def all_blocks(source: Source, digests: Digests) -> Encoded:
     """All blocks of ``source``, without a base."""
 
     def work(block: Block) -> tuple[BlockRecord, EncodedBlock]:
-        encoded = encode_dense(source.words(block))
+        encoded = encode_dense(*source.parts(block))
         return record_of(block.index, encoded, base="", result=digests[block.index]), encoded
 
-    return in_order(work, source.blocks)
+    return in_order(work, source.blocks, waiting=0)  # results are as large as blocks

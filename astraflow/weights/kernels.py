@@ -125,10 +125,12 @@ def first_with(words: Words, mask: int) -> int:
     return words.size
 
 
-def split_planes(words: Words) -> Iterator[npt.NDArray[np.uint8]]:
-    """One contiguous array a byte of the word, least significant first: [N] each, one at a time."""
-    by_byte = words.view(np.uint8).reshape(words.size, words.dtype.itemsize)
-    return (np.ascontiguousarray(by_byte[:, byte]) for byte in range(words.dtype.itemsize))
+def plane_slices(parts: Iterable[Words], byte: int) -> Iterator[bytes]:
+    """One byte of each word of ``parts``, the least significant being number 0, a slice at a time."""
+    for words in parts:
+        by_byte = words.view(np.uint8).reshape(words.size, words.dtype.itemsize)
+        for at in range(0, words.size, _SLICE):
+            yield by_byte[at : at + _SLICE, byte].tobytes()
 
 
 def join_planes(planes: Iterable[npt.NDArray[np.uint8]], words: Words) -> None:

@@ -26,11 +26,16 @@ class Source:
 
     def words(self, block: Block) -> Words:
         """The block's words [block.size]; do not write to them."""
+        parts = self.parts(block)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def parts(self, block: Block) -> list[Words]:
+        """The block's words in order, tensor by tensor, without a copy; do not write to them."""
         parts = []
         for piece in self.layout.pieces(block):
             at = piece.offset - self._first.get(piece.name, 0)
             parts.append(self._words[piece.name][at : at + piece.stop - piece.start])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts
 
     def digests(self) -> list[str]:
         """Every block's digest. Raises ``DataError`` (kind ``non_finite``) naming the first tensor with NaN or ∞."""

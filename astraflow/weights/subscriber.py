@@ -209,6 +209,7 @@ class Subscriber:
             if copy is None:
                 copy = self._replica = self._replica_for(table.layout, manifest, where)
                 copy.digests = [""] * len(copy.digests)
+            del data  # a blob is large, and the next one is under way
             for stored in stored_blocks:
                 self._write(copy, stored, where)
         self._accept(manifest)

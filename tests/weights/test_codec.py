@@ -23,8 +23,8 @@ from astraflow.weights.kernels import (
     find_changes,
     from_order,
     join_planes,
+    plane_slices,
     positions_of,
-    split_planes,
     to_order,
     unzigzag,
     zigzag,
@@ -76,6 +76,18 @@ def test_a_block_round_trips_at_any_density(pair: tuple[Any, Any]) -> None:
 @given(hnp.arrays(st.sampled_from(WORDS), st.integers(1, 300)))
 def test_dense_needs_no_base(new: Any) -> None:
     assert np.array_equal(decoded(encode_dense(new), np.zeros_like(new)), new)
+    assert encode_dense(new[:9], new[9:9], new[9:]) == encode_dense(new)
+
+
+def test_a_plane_that_does_not_pack_is_found_out_early() -> None:
+    rng = np.random.default_rng(0)
+    new = rng.normal(0, 0.04, 2**22).astype(np.float32).view(np.uint32)  # two planes of noise, one of exponents
+    encoded = encode_dense(new)
+    assert [codec for codec, _ in encoded.streams] == [Codec.RAW, Codec.RAW, Codec.RAW, Codec.ZSTD]
+    assert np.array_equal(decoded(encoded, np.zeros_like(new)), new)
+    late = np.zeros(2**22, np.uint8)
+    late[: 2**21 + 2**20] = rng.integers(0, 256, 2**21 + 2**20)
+    assert [codec for codec, _ in encode_dense(late).streams] == [Codec.RAW]  # not worth the wait for its end
 
 
 @settings(deadline=None)
@@ -84,7 +96,8 @@ def test_order_zigzag_and_planes_are_inverted(words: Any) -> None:
     assert np.array_equal(from_order(to_order(words)), words)
     assert np.array_equal(unzigzag(zigzag(words)), words)
     back = np.empty_like(words)
-    join_planes(split_planes(words), back)
+    planes = (b"".join(plane_slices([words[:7], words[7:]], byte)) for byte in range(words.itemsize))
+    join_planes((np.frombuffer(plane, np.uint8) for plane in planes), back)
     assert np.array_equal(back, words)
 
 
@@ -204,11 +217,11 @@ def test_wrong_stream_counts_are_refused() -> None:
 
 def test_raw_and_zstd_streams_of_another_length_are_refused() -> None:
     words = np.arange(100, dtype=np.uint16)
-    low, high = split_planes(words)
+    low, high = (b"".join(plane_slices([words], byte)) for byte in range(2))
     packed = encode_dense(np.zeros(99, np.uint16)).streams[0][1]
-    for bad in ((Codec.RAW, low.tobytes()[:-1]), (Codec.ZSTD, packed), (Codec.ZSTD, b"not zstd")):
+    for bad in ((Codec.RAW, low[:-1]), (Codec.ZSTD, packed), (Codec.ZSTD, b"not zstd")):
         with pytest.raises(DataError):
-            decode_block(Kind.DENSE, 100, (bad, (Codec.RAW, high.tobytes())), size=100, word=words.dtype, where="here")
+            decode_block(Kind.DENSE, 100, (bad, (Codec.RAW, high)), size=100, word=words.dtype, where="here")
 
 
 def test_a_byte_step_wider_than_a_byte_is_refused() -> None:

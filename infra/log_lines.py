@@ -164,7 +164,7 @@ class FileLines:
         if path not in self._begun:
             with path.open(encoding="utf-8", errors="replace") as file:
                 first = _BEGAN.search(file.readline())
-            changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
+            changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="microseconds")
             self._begun[path] = first[1] if first else changed
         return self._begun[path]
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from astraflow.workloads.sandbox.inside import warden  # noqa: F401 - leaves its bytecode for the sandboxes
+
 Kind = Literal["bubblewrap", "landlock"]
 _INSIDE = Path(__file__).parent / "inside"
 _MOUNTED = "/warden"

@@ -80,10 +80,12 @@ class Totals:
         self._add("tokens", float(counts.sum()))
         self._add("columns", float(micro.input_ids.numel()) * (not micro.is_idle))
         self._add("micro_batches", float(not micro.is_idle))
-        if micro.rows and mask.any():
+        if mask.any():
             self._extreme("ratio_max", float(torch.where(mask, ratio, zero).max()))
             self._extreme("ratio_min_inverse", float(torch.where(mask, (-log_ratio).exp(), zero).max()))
             self._extreme("mismatch_max", float(differences.max()))
+        if micro.is_idle:
+            return
         for row, difference, count in zip(micro.rows, differences.sum(-1).tolist(), counts.tolist(), strict=True):
             total, seen = self.by_pool.get(pool_of[row], (0.0, 0.0))
             self.by_pool[pool_of[row]] = (total + difference, seen + count)

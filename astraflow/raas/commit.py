@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from astraflow.raas.contact import Contact
 from astraflow.raas.facts import FactWriter
@@ -122,7 +122,10 @@ class Committer:
 
     async def _announcements(self, objects: list[PartsObject]) -> None:
         """Wait until every version in ``objects`` was put as ``Applied``: the record must stand behind it."""
-        newest = {(item.policy, max(item.version_max)) for item in objects}
+        await self.until_announced({(item.policy, max(item.version_max)) for item in objects})
+
+    async def until_announced(self, newest: Collection[tuple[str, int]]) -> None:
+        """Wait until these versions (policy, version) were put as ``Applied``. Raises ``DeadlineError``."""
         deadline = time.monotonic() + _ANNOUNCE_S
         while late := [(policy, version) for policy, version in newest if self._announced(policy) < version]:
             if time.monotonic() > deadline:

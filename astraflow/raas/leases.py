@@ -9,16 +9,33 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from astraflow.records import Admitted, AnyDecision, DrainRequested, Expired, Leased, Rejected, Stopped
+from astraflow.records import (
+    Admitted,
+    AnyDecision,
+    DrainRequested,
+    EvalExpired,
+    EvalLeased,
+    EvalReported,
+    Expired,
+    Leased,
+    Rejected,
+    Stopped,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One attempt at one group; ``problem`` is a row number of the data set."""
+    """One attempt at one group, or at one item of an evaluation; ``problem`` is a row number of its data set."""
 
     group: int
     problem: int
     attempt: int
+    evaluation: str = ""  # of which it is an item; then ``group`` is ``-1 - item``, so that no two leases look alike
+
+    @property
+    def item(self) -> int:
+        """The item's number, if it is one of an evaluation."""
+        return -1 - self.group
 
 
 @dataclass(slots=True)
@@ -47,6 +64,8 @@ class Leases:
                     for group, attempt in zip(decision.groups, decision.attempts, strict=True):
                         if self._attempt(group) == attempt:
                             void += self._end(group, None)
+                case EvalLeased() | EvalExpired() | EvalReported():
+                    void += self._fold_evaluation(decision)
                 case DrainRequested() if not decision.participants or self.participant in decision.participants:
                     self.drain = decision.reason or "drained"
                 case Rejected(participant=name, quarantined=True) if name == self.participant:
@@ -55,6 +74,24 @@ class Leases:
                     self.stopped = decision.reason or "stopped"
                 case _:
                     pass
+        return void
+
+    def _fold_evaluation(self, decision: EvalLeased | EvalExpired | EvalReported) -> list[Lease]:
+        void: list[Lease] = []
+        match decision:
+            case EvalLeased(pool=pool, evaluation=name) if pool == self.participant:
+                given = zip(decision.items, decision.problems, decision.attempts, strict=True)
+                self.waiting.extend(Lease(-1 - item, problem, attempt, name) for item, problem, attempt in given)
+            case EvalExpired(pool=pool) if pool == self.participant:
+                for item, attempt in zip(decision.items, decision.attempts, strict=True):
+                    if self._attempt(-1 - item) == attempt:
+                        void += self._end(-1 - item, None)
+            case EvalReported(evaluation=name):
+                for lease in [*self.waiting, *self.playing.values()]:
+                    if lease.evaluation == name:
+                        void += self._end(lease.group, None)
+            case _:
+                pass
         return void
 
     def next(self) -> Lease:

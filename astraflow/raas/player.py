@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from astraflow.raas.commit import Committer
+from astraflow.raas.evaluating import Exam, not_played, play_item
 from astraflow.raas.facts import FactWriter
 from astraflow.raas.group import Playing, play_group
 from astraflow.raas.leases import Lease, Leases
-from astraflow.records import Failed
 from astraflow.rewards import ScoredProblem
 from storage.errors import EpisodeError
 
@@ -45,11 +45,14 @@ class Player:
         self._may_start = may_start
         self._playing: Playing | None = None
         self._problems: Sequence[ScoredProblem] = ()
+        self._exams: Mapping[str, Exam] = {}
         self._broken_in_a_row = 0
 
-    def prepare(self, playing: Playing, problems: Sequence[ScoredProblem]) -> None:
-        """From here on groups can be started."""
-        self._playing, self._problems = playing, problems
+    def prepare(
+        self, playing: Playing, problems: Sequence[ScoredProblem], exams: Mapping[str, Exam] | None = None
+    ) -> None:
+        """From here on groups, and items of the evaluations ``exams``, can be started."""
+        self._playing, self._problems, self._exams = playing, problems, exams or {}
 
     def start(self) -> None:
         """Start what waits and has room, if the pool may start anything."""
@@ -74,12 +77,15 @@ class Player:
             for task in self.tasks.values():
                 task.cancel()
         self.failed["drained"] += len(leases)
-        self._writer.put(*(Failed(group=x.group, attempt=x.attempt, kind="drained") for x in leases))
+        self._writer.put(*(not_played(lease, "drained") for lease in leases))
 
     async def _play(self, lease: Lease, playing: Playing) -> None:
         """Play one group to its end; the end of an engine is the end of the pool."""
         try:
-            self._committer.put(await play_group(lease, self._problem(lease), playing))
+            if lease.evaluation:
+                await self._examine(lease)
+            else:
+                self._committer.put(await play_group(lease, self._problem(lease), playing))
             self._broken_in_a_row = 0
         except EpisodeError as error:
             self._fail(lease, error)
@@ -91,6 +97,15 @@ class Player:
             if not self.tasks:
                 self._committer.hurry()
             self.start()
+
+    async def _examine(self, lease: Lease) -> None:
+        """Play an item of an evaluation and say what it scored, once the versions that played are known."""
+        exam = self._exams.get(lease.evaluation)
+        if exam is None:
+            raise EpisodeError(f"there is no evaluation {lease.evaluation!r}", kind="problem")
+        result = await play_item(lease, exam)
+        await self._committer.until_announced(result.high.items())
+        self._writer.put(result)
 
     def _problem(self, lease: Lease) -> ScoredProblem:
         if not 0 <= lease.problem < len(self._problems):
@@ -104,7 +119,7 @@ class Player:
     def _fail(self, lease: Lease, error: EpisodeError) -> None:
         """Hand the group back with the reason."""
         self.failed[error.kind] += 1
-        self._writer.put(Failed(group=lease.group, attempt=lease.attempt, kind=error.kind, message=str(error)[:500]))
+        self._writer.put(not_played(lease, error.kind, str(error)[:500]))
         if error.kind in _OWN_CODE:
             self._broken_in_a_row += 1
             if self._broken_in_a_row >= HOPELESS and not self._committer.groups:

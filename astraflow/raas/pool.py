@@ -24,6 +24,7 @@ from astraflow.participant import Beat, DecisionsReader, Outbox, beat_every_s, n
 from astraflow.problems import Problem, data_hash, problems_from_table
 from astraflow.raas.commit import Committer
 from astraflow.raas.contact import Contact
+from astraflow.raas.evaluating import Exam, make_exam
 from astraflow.raas.facts import FactWriter
 from astraflow.raas.gateway import Gateway
 from astraflow.raas.group import Playing
@@ -175,7 +176,7 @@ class PoolLife:
         """Serve every policy, join, and keep all weights fresh."""
         config, policies = self._config, self._config.policies_of(self._pool)
         workflow, reward = load_workflow(config), load_reward(config.problems.reward)
-        problems = [ScoredProblem.of(p, reward) for p in await self._contact.ask(self._read_problems)]
+        problems = [ScoredProblem.of(p, reward) for p in await self._read_problems(config.data_hash)]
         for policy in policies:
             self._beat.set(state="waiting", waiting=f"version 0 of {policy}")
             self._served[policy] = await serve(
@@ -200,7 +201,7 @@ class PoolLife:
             seed=config.seed,
             host=self._gateway.doors,
         )
-        self._player.prepare(playing, problems)
+        self._player.prepare(playing, problems, await self._exams(playing))
         gc.collect()
         gc.freeze()  # models and libraries stay for life; walking them at each full collection costs 0.3 s
         self._join(policies)
@@ -226,10 +227,20 @@ class PoolLife:
         self._writer.put(applied)
         self._pace.reset()
 
-    def _read_problems(self) -> list[Problem]:
-        key = self._keys.problems(self._config.data_hash)
-        problems = problems_from_table(read_table(self._store, key))
-        if data_hash(problems) != self._config.data_hash:
+    async def _exams(self, playing: Playing) -> dict[str, Exam]:
+        """What each evaluation of the run is played with."""
+        exams: dict[str, Exam] = {}
+        for name, evaluation in self._config.evaluations.items():
+            reward = load_reward(evaluation.problems.reward)
+            found = await self._read_problems(evaluation.data_hash)
+            exams[name] = make_exam(playing, evaluation, [ScoredProblem.of(problem, reward) for problem in found])
+        return exams
+
+    async def _read_problems(self, wanted: str) -> list[Problem]:
+        """The frozen problems of that hash."""
+        key = self._keys.problems(wanted)
+        problems = problems_from_table(await self._contact.ask(read_table, self._store, key))
+        if data_hash(problems) != wanted:
             raise DataError(
                 "the problems are not those that the run was created with",
                 where=key,

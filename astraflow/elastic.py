@@ -1,8 +1,8 @@
 """How many pools a run should have: pure rules on a load report's figures, the same for a live run and a simulated one.
 
 ``three_zone`` is the AstraFlow paper's rule (arXiv 2605.15565, eq. 1): grow when the trainer waits, shrink when it
-hardly does, hold in between. ``matched`` is ours: it looks at how full the pools are as well, so it need not wait for the
-trainer to starve before it grows, nor guess at how much is spare before it shrinks.
+hardly does, hold in between. ``matched`` is ours: it looks at how full the pools are as well, so it need not wait for
+the trainer to starve before it grows, nor guess at how much is spare before it shrinks.
 """
 
 from __future__ import annotations

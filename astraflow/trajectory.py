@@ -7,9 +7,12 @@ as runs, the version of those weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 _TURN = pa.struct(
@@ -125,15 +128,38 @@ class Trajectory:
 
     @property
     def version_min(self) -> int:
-        return min(self.versions)
+        return self.versions[0] if is_constant(self.versions) else min(self.versions)
 
     @property
     def version_max(self) -> int:
-        return max(self.versions)
+        return self.versions[0] if is_constant(self.versions) else max(self.versions)
+
+
+def is_constant(values: Sequence[int]) -> bool:
+    """Whether there is one value only: most answers are sampled by one version, and counting is quick."""
+    return len(values) > 0 and values.count(values[0]) == len(values)
+
+
+def id_lists(lists: Iterable[list[int]]) -> pa.Array[Any]:
+    """Lists of token ids as an Arrow column. Equal neighbours, as the prompts of a group are, are converted once."""
+    arrays: list[npt.NDArray[np.int32]] = []
+    lengths: list[int] = []
+    last: list[int] | None = None
+    for ids in lists:
+        arrays.append(arrays[-1] if ids == last else np.array(ids, dtype=np.int32))
+        lengths.append(len(ids))
+        last = ids
+    values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+    offsets: Any = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
+    flat: Any = pa.array(values)
+    column: pa.Array[Any] = pa.ListArray.from_arrays(offsets, flat)
+    return column
 
 
 def to_runs(values: Sequence[int]) -> tuple[list[int], list[int]]:
     """Run-length form: starts and values of the runs, ``[1,1,4] -> ([0,2],[1,4])``."""
+    if is_constant(values):
+        return [0], [values[0]]
     starts: list[int] = []
     ids: list[int] = []
     for position, value in enumerate(values):

@@ -63,11 +63,18 @@ def write_table(store: ObjectStore, key: str, table: pa.Table) -> Written:
     return Written(len(data), hash_bytes(data))
 
 
-def read_table(store: ObjectStore, key: str, hash: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a table, or some ``columns`` of it, after checking the object against ``hash``.
+def read_table(
+    store: ObjectStore,
+    key: str,
+    hash: str | None = None,
+    columns: Sequence[str] | None = None,
+    optional: Sequence[str] = (),
+) -> pa.Table:
+    """Read a table, or only these ``columns`` of it, after checking the object against ``hash``.
 
-    Raises ``DataError``: ``digest`` if the bytes are not those that were committed, ``undecodable`` if they are no
-    Parquet or lack a column.
+    ``optional`` columns are read with ``columns`` where the object has them; others are not decoded. Raises
+    ``DataError``: ``digest`` if the bytes are not those that were committed, ``undecodable`` if they are no Parquet or
+    lack a column.
     """
     data = store.get(key)
     if hash is not None and hash_bytes(data) != hash:
@@ -78,8 +85,14 @@ def read_table(store: ObjectStore, key: str, hash: str | None = None, columns: S
             kind="digest",
         )
     try:
-        table = pq.read_table(pa.BufferReader(data))
-        return table.select(list(columns)) if columns is not None else table
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if columns is None:
+            return file.read()
+        there = set(file.schema_arrow.names)
+        if missing := [name for name in columns if name not in there]:
+            raise KeyError(f"it lacks {', '.join(missing)}")
+        wanted = [*columns, *(name for name in optional if name in there)]
+        return file.read(columns=wanted).select(wanted)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             f"not a readable Parquet table: {error}",

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.records import Batched
 from astraflow.trainer import reader as reader_module
-from astraflow.trainer.reader import PartReader
+from astraflow.trainer.reader import PartReader, Sequence
 from astraflow.trajectory import SCHEMA
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.tables import encode_table, hash_bytes
@@ -197,3 +197,47 @@ def test_another_store_that_does_not_answer_is_waited_for(make_run, monkeypatch)
     with pytest.raises(StoreError):
         reader.load(batch)
     assert len(reader.load(batch).parts) == 3
+
+
+def test_rows_that_are_checked_together_are_read_as_those_that_are_checked_alone(make_run, monkeypatch):
+    run = make_run()
+    rows = [[_row(group, run.rng) | {"version_start": [0], "version_id": [3]} for _ in range(2)] for group in (0, 1, 2)]
+    rows[1][1] |= {"version_start": [0, 1], "version_id": [2, 4]}
+    batch = run.batch_of(5, [0, 1, 2], rows)
+    together = reader_of(run).load(batch)
+    monkeypatch.setattr(PartReader, "_plain_lags", lambda *_: None)
+    alone = reader_of(run).load(batch)
+    assert together.skipped == alone.skipped == {}
+    pairs = zip(together.parts, alone.parts, strict=True)
+    for one, other in [pair for a, b in pairs for pair in zip(a.sequences, b.sequences, strict=True)]:
+        for field in Sequence.__slots__:
+            assert np.array_equal(getattr(one, field), getattr(other, field)), field
+        assert one.lags.dtype == other.lags.dtype
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logprobs": [float("nan")], "response_ids": [4], "loss_mask": [True]},
+        {"logprobs": [-1.0], "response_ids": [4], "loss_mask": [True, True]},
+        {"version_start": [1], "version_id": [2]},
+        {"version_start": [0], "version_id": [9]},
+        {"version_start": [], "version_id": []},
+        {"prompt_ids": []},
+        {"temperature": 0.0},
+        {"reward": float("inf")},
+    ],
+)
+def test_a_bad_row_among_plain_ones_costs_its_part_only(make_run, changes):
+    run = make_run()
+    rows = [[_row(group, run.rng) | {"version_start": [0], "version_id": [3]} for _ in range(2)] for group in (0, 1, 2)]
+    rows[1][0] |= changes
+    loaded = reader_of(run).load(run.batch_of(5, [0, 1, 2], rows))
+    assert [part.group for part in loaded.parts] == [0, 2] and list(loaded.skipped) == [1]
+
+
+def test_a_log_prob_that_is_not_trained_may_be_anything(make_run):
+    run = make_run()
+    row = _row(0, run.rng) | {"response_ids": [4, 5], "logprobs": [float("nan"), -1.0], "loss_mask": [False, True]}
+    loaded = reader_of(run).load(run.batch_of(5, [0], [[row | {"version_start": [0], "version_id": [3]}]]))
+    assert not loaded.skipped

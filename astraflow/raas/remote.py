@@ -14,8 +14,8 @@ from typing import Any
 from astraflow.raas.http_engine import HttpEngine
 from astraflow.trajectory import Sampler, Trajectory
 from astraflow.workflows.render import Renderer, assistant
-from astraflow.workflows.role import RoleHandle, Tools, Voice
-from astraflow.workflows.sequence import Answer
+from astraflow.workflows.role import RoleHandle, Voice
+from astraflow.workflows.sequence import Answer, Tools
 from astraflow.workflows.sequence import Sequence as TokenSequence
 from astraflow.workflows.tools import Message, ToolCall, plain
 from storage.errors import EpisodeError

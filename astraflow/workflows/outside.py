@@ -18,6 +18,7 @@ from astraflow.workflows.definition import workflow
 from astraflow.workflows.runtime import Outcome, Roles
 from storage.errors import EpisodeError
 
+_PASSED = ("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 _KEPT = 2000  # characters of a program's output that an error shows
 
 
@@ -28,15 +29,19 @@ async def outside(problem: ScoredProblem, roles: Roles) -> None:
 
 
 @workflow(roles=["solver"])
-async def harness(problem: ScoredProblem, roles: Roles, *, command: Sequence[str]) -> None:
+async def harness(
+    problem: ScoredProblem, roles: Roles, *, command: Sequence[str], pass_env: Sequence[str] = ()
+) -> None:
     """Run ``command`` with the problem as JSON on its standard input.
 
     It finds the model by ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, under the name of the role. The last line of its
-    output may be an outcome as JSON (``{"reward": 1.0}``); without one the last answer is scored.
+    output may be an outcome as JSON (``{"reward": 1.0}``); without one the last answer is scored. Of the pool's
+    environment, which may hold keys, it gets what every program needs, and what ``pass_env`` names.
     """
     async with roles.served() as door:
         asked = {"id": problem.id, "prompt": problem.prompt, "meta": dict(problem.meta)}
-        environment = {**os.environ, "OPENAI_BASE_URL": door.url, "OPENAI_API_KEY": door.key}
+        passed = {name: os.environ[name] for name in (*_PASSED, *pass_env) if name in os.environ}
+        environment = {**passed, "OPENAI_BASE_URL": door.url, "OPENAI_API_KEY": door.key}
         said = await _run(command, json.dumps(asked).encode(), environment)
     await settle(_outcome(said), problem, roles)
 

@@ -12,13 +12,13 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from astraflow.raas.engine import Engine, Generation, GenerationRequest, Progress
 from astraflow.records import LARGEST_REWARD
 from astraflow.trajectory import Sampler, Trajectory
 from astraflow.workflows.render import Message, Renderer, assistant
-from astraflow.workflows.sequence import Answer, Mark
+from astraflow.workflows.sequence import Answer, Asked, Mark, Tools
 from astraflow.workflows.sequence import Sequence as TokenSequence
 from astraflow.workflows.tools import Parser, ToolCall, hermes, plain, tool_names
 from storage.errors import EpisodeError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from astraflow.config import Sampling
 
 T = TypeVar("T")
-Tools = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +51,6 @@ class Voice:
         """From which distribution it speaks unless told otherwise."""
         s = self.sampling
         return Sampler(s.temperature, s.top_p, s.top_k, s.min_p, tuple(s.stop))
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """One request on its way: what the sequence is when its answer has come."""
-
-    sequence: TokenSequence
-    messages: list[Message]  # of the conversation, the answer left out
-    cue: str
-    max_tokens: int | None
-    tools: Tools | None = None
-    as_read: bool = False
-    progress: Progress | None = None
-    said: str = ""  # of the answer that goes on
-    seed: int | None = None  # None: the episode's draws
 
 
 class RoleHandle:
@@ -104,7 +88,7 @@ class RoleHandle:
         messages = [plain(message) for message in messages]
         text = renderer.text(messages, tools)
         sequence = self._sequence_for(messages, text, tools, self._sampler(sampler, temperature))
-        return await self._answer(_Turn(sequence, messages, text, max_tokens, tools, as_read, progress, seed=seed))
+        return await self._answer(Asked(sequence, messages, text, max_tokens, tools, as_read, progress, seed=seed))
 
     async def complete(
         self,
@@ -116,7 +100,7 @@ class RoleHandle:
     ) -> Answer:
         """Let the role continue a raw text, without a chat template, in a sequence of its own."""
         sequence = self._begin(self._voice.renderer.prompt(prompt), self._sampler(sampler, temperature))
-        return await self._answer(_Turn(sequence, [], prompt, max_tokens))
+        return await self._answer(Asked(sequence, [], prompt, max_tokens))
 
     async def resume(self, answer: Answer, text: str, *, tool: str = "", max_tokens: int | None = None) -> Answer:
         """Let the role go on within an answer that was cut or ended by a stop text, after ``text`` without loss.
@@ -124,9 +108,8 @@ class RoleHandle:
         So a search result comes to stand where it was asked for. Raises ``EpisodeError`` if more was said meanwhile,
         or if the answer was over.
         """
-        sequence = answer.sequence
-        mark = sequence.marks[-1]
-        if sequence.open or mark.stop_id is not None or sequence.trajectory.response_ids[-1:] != answer.token_ids[-1:]:
+        sequence, mark = answer.sequence, answer.mark
+        if mark is None or mark.stop_id is not None or not sequence.is_free_at(mark):
             raise EpisodeError(
                 f"the answer in slot {sequence.trajectory.slot} of role {self.name!r} cannot be resumed",
                 where="workflow",
@@ -135,7 +118,7 @@ class RoleHandle:
             )
         sequence.inject(self._voice.renderer.encode(text), "tool" if tool else "user", tool)
         before = sequence.messages[:-1] if mark.messages else []
-        turn = _Turn(sequence, before, mark.cue, max_tokens, said=mark.text[len(mark.cue) :] + text)
+        turn = Asked(sequence, before, mark.cue, max_tokens, said=mark.text[len(mark.cue) :] + text)
         return await self._answer(turn)
 
     async def generate(
@@ -157,7 +140,7 @@ class RoleHandle:
         else:
             sequence.inject(ids[len(sequence.ids) :], "user")
         cue = self._voice.renderer.decode(ids, special=True)
-        return await self._answer(_Turn(sequence, [], cue, max_tokens, progress=progress, seed=seed), stop_ids)
+        return await self._answer(Asked(sequence, [], cue, max_tokens, progress=progress, seed=seed), stop_ids)
 
     def give(self, reward: float) -> None:
         """Reward every conversation of this role that has no reward yet."""
@@ -220,7 +203,7 @@ class RoleHandle:
         self.sequences.append(sequence)
         return sequence
 
-    async def _answer(self, turn: _Turn, stop_ids: frozenset[int] | None = None) -> Answer:
+    async def _answer(self, turn: Asked, stop_ids: frozenset[int] | None = None) -> Answer:
         voice, sequence, sampler = self._voice, turn.sequence, turn.sequence.sampler
         row = sequence.trajectory
         own = _seed(f"{self._seed}/{self.name}/{row.slot}/{len(row.response_ids)}")
@@ -261,7 +244,7 @@ class RoleHandle:
                 f"an answer of role {self.name!r} took longer than {limit_s:g} s", where="workflow", kind="turn_timeout"
             ) from error
 
-    def _read(self, turn: _Turn, request: GenerationRequest, generation: Generation) -> Answer:
+    def _read(self, turn: Asked, request: GenerationRequest, generation: Generation) -> Answer:
         """Append what was sampled, and read it: its text, its tool calls, the message that it makes."""
         renderer, sequence, ids = self._voice.renderer, turn.sequence, generation.token_ids
         sequence.append(generation)
@@ -292,7 +275,15 @@ class RoleHandle:
             sequence.marks.pop()  # the same message, gone on with
         sequence.marks.append(mark)
         return Answer(
-            text, ids, generation.finish_reason, sequence, generation.logprobs, content, calls, len(request.prompt_ids)
+            text=text,
+            token_ids=ids,
+            finish_reason=generation.finish_reason,
+            sequence=sequence,
+            logprobs=generation.logprobs,
+            content=content,
+            tool_calls=calls,
+            prompt_tokens=len(request.prompt_ids),
+            mark=mark,
         )
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astraflow.trajectory import Sampler, Trajectory, Turn
 from astraflow.workflows.tools import Message, ToolCall
 
 if TYPE_CHECKING:
-    from astraflow.raas.engine import Generation
+    from astraflow.raas.engine import Generation, Progress
+
+Tools = Items[dict[str, Any]]
+"""JSON schemas as OpenAI has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,21 @@ class Sequence:
         row.decode_s += generation.decode_s
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request on its way: what the sequence is when its answer has come."""
+
+    sequence: Sequence
+    messages: list[Message]  # of the conversation, the answer left out
+    cue: str
+    max_tokens: int | None
+    tools: Tools | None = None
+    as_read: bool = False
+    progress: Progress | None = None
+    said: str = ""  # of the answer that goes on
+    seed: int | None = None  # None: the episode's draws
+
+
 @dataclass(slots=True, eq=False)
 class Answer:
     """What a role said. Answers of one conversation share its sequence and its reward: the last one set holds.
@@ -114,6 +132,7 @@ class Answer:
     content: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
     prompt_tokens: int = 0
+    mark: Mark | None = field(default=None, repr=False)  # where its sequence stood behind it
 
     @property
     def reward(self) -> float | None:

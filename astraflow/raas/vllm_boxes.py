@@ -70,21 +70,25 @@ class Box:
 
 
 def find_boxes(
-    load_weights: Loader, memories: Mapping[str, torch.Tensor], shapes: Mapping[str, Sequence[int]]
+    load_weights: Loader,
+    memories: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, Sequence[int]],
+    ties: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Box]]:
     """The boxes of each checkpoint tensor in ``memories`` (a model's parameters and buffers by name).
 
-    A tensor that the loader leaves out (a tied name) has none. Raises ``DataError`` (kind ``shape``) if the loader
-    refuses a tensor, or (kind ``unsupported``) if it does anything but copy it.
+    ``ties`` are its other names: loaders want them together, and may leave all but one out. Raises ``DataError``, kind
+    ``shape`` if the loader refuses a tensor, ``unsupported`` if it does anything but copy it.
     """
     flats = {_storage(tensor): _flat(tensor) for tensor in memories.values()}
     found: dict[str, list[Box]] = {}
     for name, shape in shapes.items():
-        source = torch.empty(tuple(shape), dtype=_any_dtype(memories), device="meta")
+        called = [name, *(ties or {}).get(name, ())]
+        sources = [torch.empty(tuple(shape), dtype=_any_dtype(memories), device="meta") for _ in called]
         watch = _Watch()
         try:
             with torch.no_grad(), watch:
-                load_weights([(name, source)])
+                load_weights(zip(called, sources, strict=True))
         except (ValueError, KeyError, AssertionError, RuntimeError, NotImplementedError) as error:
             raise DataError(
                 f"the model's loader refuses the tensor of shape {tuple(shape)}: {type(error).__name__}: {error}",
@@ -92,7 +96,7 @@ def find_boxes(
                 remedy="The weights belong to another model than the run's config.json",
                 kind="shape",
             ) from error
-        found[name] = list(_boxes_of(name, source, watch.copies, flats))
+        found[name] = list(_boxes_of(name, sources, watch.copies, flats))
     return found
 
 
@@ -126,13 +130,14 @@ class _Watch(TorchDispatchMode):
 
 def _boxes_of(
     name: str,
-    source: torch.Tensor,
+    sources: list[torch.Tensor],
     copies: list[tuple[torch.Tensor, torch.Tensor]],
     flats: Mapping[int, torch.Tensor],
 ) -> Iterator[Box]:
+    known = set(map(_storage, sources))
     for target, part in copies:
         memory = flats.get(_storage(target))
-        if memory is None or _storage(part) != _storage(source) or target.shape != part.shape:
+        if memory is None or _storage(part) not in known or target.shape != part.shape:
             raise DataError(
                 "the model's loader does not copy this tensor, it computes with it",
                 where=name,

@@ -13,6 +13,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from storage.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ def start_vllm(folder: Path, pool: cfg.Pool, scratch: Path) -> AsyncLLM:
     """
     for name, value in (_ENVIRONMENT | {"OMP_NUM_THREADS": str(pool.threads)}).items():
         os.environ.setdefault(name, value)
+    if pool.options.get("enforce_eager", True) and not torch.cuda.is_available():
+        # Else the first log-prob of each engine waits for a C++ compiler: half a minute for a comparison and a sum.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: PLC0415 - takes seconds, and is not always there
     from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
 

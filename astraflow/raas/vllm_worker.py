@@ -107,15 +107,11 @@ class SparseUpdates:
             return known  # type: ignore[no-any-return]
         model = self.model_runner.get_model()
         memories = dict(model.named_parameters()) | dict(model.named_buffers())
-        named = {other: patch.shapes[name] for name, others in patch.ties.items() for other in others}
-        boxes = find_boxes(model.load_weights, memories, patch.shapes | named)
-        together = {
-            name: boxes[name] + [b for tie in patch.ties.get(name, ()) for b in boxes[tie]] for name in patch.shapes
-        }
-        _check(model, together, str(patch.policy))
+        boxes = find_boxes(model.load_weights, memories, patch.shapes, patch.ties)
+        _check(model, boxes, patch.policy)
         self._astraflow_shapes = dict(patch.shapes)
-        self._astraflow_boxes: dict[str, list[Box]] = together
-        return together
+        self._astraflow_boxes: dict[str, list[Box]] = boxes
+        return boxes
 
 
 def _check(model: Any, boxes: dict[str, list[Box]], policy: str) -> None:

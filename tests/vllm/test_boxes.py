@@ -21,6 +21,7 @@ class Shard(torch.nn.Module):
     def __init__(self, rank: int, ranks: int) -> None:
         super().__init__()
         self.rank, self.ranks = rank, ranks
+        self.named: set[str] = set()
         self.qkv = torch.nn.Parameter(torch.zeros((HEADS + 2 * KV_HEADS) * HEAD // ranks, HIDDEN), requires_grad=False)
         self.gate_up = torch.nn.Parameter(torch.zeros(2 * INNER // ranks, HIDDEN), requires_grad=False)
         self.down = torch.nn.Parameter(torch.zeros(HIDDEN, INNER // ranks), requires_grad=False)
@@ -29,7 +30,9 @@ class Shard(torch.nn.Module):
         self.turned = torch.nn.Parameter(torch.zeros(HIDDEN, INNER), requires_grad=False)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-        for name, tensor in weights:
+        given = list(weights)
+        self.named = {name for name, _ in given}
+        for name, tensor in given:
             getattr(self, f"_load_{name}", self._load_other)(name, tensor)
 
     def _rows(self, target: torch.Tensor, offset: int, tensor: torch.Tensor) -> None:
@@ -53,7 +56,10 @@ class Shard(torch.nn.Module):
             self.norm.data.copy_(tensor)
         elif name == "scaled":
             self.norm.data.copy_(tensor * 2)
-        elif name != "lm_head":  # tied: left out
+        elif name == "lm_head":  # tied: left out, but it must not come alone
+            if "embed" not in self.named:
+                raise ValueError("the tied weight is uninitialized")
+        else:
             raise ValueError(f"there is no module {name}")
 
     def _load_embed(self, _: str, tensor: torch.Tensor) -> None:
@@ -73,8 +79,8 @@ SHAPES = {
     "embed": (VOCABULARY, HIDDEN),
     "norm": (HIDDEN,),
     "turned": (INNER, HIDDEN),
-    "lm_head": (VOCABULARY, HIDDEN),
 }
+TIES = {"embed": ["lm_head"]}
 
 
 @given(ranks=st.sampled_from([1, 2]), seed=st.integers(0, 2**16), share=st.floats(0, 1))
@@ -85,7 +91,7 @@ def test_a_sparse_update_equals_a_whole_load(ranks: int, seed: int, share: float
     new = {name: torch.where(torch.rand_like(t) < share, torch.randn_like(t), t) for name, t in old.items()}
     for rank in range(ranks):
         model, fresh = Shard(rank, ranks), Shard(rank, ranks)
-        boxes = find_boxes(model.load_weights, dict(model.named_parameters()), SHAPES)
+        boxes = find_boxes(model.load_weights, dict(model.named_parameters()), SHAPES, TIES)
         assert not any(parameter.any() for parameter in model.parameters()), "finding writes nothing"
         for name, tensor in old.items():
             for box in boxes[name]:
@@ -102,12 +108,13 @@ def test_a_sparse_update_equals_a_whole_load(ranks: int, seed: int, share: float
         assert unfilled(dict(model.named_parameters()), boxes, {"embed"}) == []
 
 
-def test_a_tied_name_has_no_box_and_a_parameter_without_a_tensor_is_seen() -> None:
+def test_tied_names_come_together_and_a_parameter_without_a_tensor_is_seen() -> None:
     model = Shard(0, 1)
     memories = dict(model.named_parameters())
-    boxes = find_boxes(model.load_weights, memories, {name: SHAPES[name] for name in ("q", "k", "norm", "lm_head")})
-    assert boxes["lm_head"] == []
-    assert unfilled(memories, boxes, {"embed"}) == ["qkv", "gate_up", "down", "embed", "turned"]
+    shapes = {name: SHAPES[name] for name in ("q", "k", "norm")} | {"lm_head": SHAPES["embed"]}
+    boxes = find_boxes(model.load_weights, memories, shapes, {"lm_head": ["embed"]})
+    assert [box.size for box in boxes["lm_head"]] == [VOCABULARY * HIDDEN]
+    assert unfilled(memories, boxes, {"embed"}) == ["qkv", "gate_up", "down", "turned"]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from storage.keys import RunKeys
 KEYS = RunKeys("benchmark")
 MODES = ("places", "tensors", "reload")
 TOKENS = 64
+CALM = 5  # passes before and after a load
 
 
 class Passes:
@@ -59,6 +60,12 @@ class Passes:
         """Times between two passes that overlap [start, stop]."""
         pairs = zip(self.ended, self.began[1:], strict=False)
         return [began - ended for ended, began in pairs if began > start and ended < stop]
+
+    async def more(self, count: int) -> None:
+        """Wait for so many passes from now on."""
+        goal = len(self.ended) + count
+        while len(self.ended) < goal:
+            await asyncio.sleep(0.01)
 
 
 def versions(model: Any, rate: float) -> Iterator[dict[str, torch.Tensor]]:
@@ -120,7 +127,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         await engine.load(reader.fetch(0))
         count = [0]
         decoding = asyncio.create_task(decode_for_ever(engine, options.batch, count))
-        await asyncio.sleep(1)
+        await passes.more(CALM)
         for turn in range(1, options.rounds * len(MODES) + 1 + len(MODES)):
             manifest = await asyncio.to_thread(out.publish, next(moving), step=turn, incarnation=0, batch=turn - 1)
             mode = MODES[turn % len(MODES)]
@@ -132,17 +139,16 @@ async def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 "tensors": lambda update=update: dataclasses.replace(update, places={}),
                 "reload": lambda update=update: reloading(model, file, update),
             }
-            await asyncio.sleep(0.5)
+            await passes.more(CALM)
             begun = time.perf_counter()
             await engine.load(given[mode]())
             ended = time.perf_counter()
             if mode == "reload":  # the file has version 0: what the next update counts on is put back
                 await engine.load(dataclasses.replace(update, changed=frozenset(update.tensors), places={}))
-            await asyncio.sleep(0.5)
+            await passes.more(CALM)
             if turn > len(MODES):  # the first of each warms up
-                found[mode].append(
-                    max(passes.gaps(begun, ended + 0.2)) - statistics.median(passes.gaps(begun - 0.5, begun))
-                )
+                pause_s = max(passes.gaps(begun, ended))
+                found[mode].append(pause_s - statistics.median(passes.gaps(0, begun)))
                 found["fetch"].append(fetched - started)
                 changed.append(manifest.changed / (manifest.full_bytes / 2))
         decoding.cancel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from astraflow import records as r
 from astraflow.dataflow.algorithms import FILTER_ERROR
 from astraflow.dataflow.parts import Arrival, Part, PartRows
@@ -38,26 +40,32 @@ def is_stale(part: Part, n: int, max_staleness: int) -> bool:
     return part.step < 0 or n - part.step > max_staleness
 
 
-def unfit_reason(state: RunState, policy: str, group: int, arrival: Arrival) -> str:
-    """Why the newly admitted part will never be trained on; empty if it may be."""
-    queue = state.policies[policy]
-    if queue.frozen:
-        return "frozen"
-    rows = arrival.parts.get(policy)
-    if rows is None:
-        return "absent"
-    if queue.ended:
-        return "ended"
-    if is_stale(queue.ready[group], queue.formed, state.flow.max_staleness):
-        return "stale"
-    return _sift_reason(state, rows)
+def unfit_groups(state: RunState, policy: str, won: Sequence[tuple[int, Arrival]]) -> dict[str, list[int]]:
+    """Newly admitted parts that will never be trained on, by the reason why."""
+    queue, drops = state.policies[policy], dict[str, list[int]]()
+    ready, formed, max_staleness = queue.ready, queue.formed, state.flow.max_staleness
+    filters = [(reason, filter_.keep) for reason, filter_ in state.algorithms.filters.items()]
+    always = "frozen" if queue.frozen else "ended" if queue.ended else ""
+    for group, arrival in won:
+        rows = arrival.parts.get(policy)
+        if queue.frozen or (rows is not None and always):
+            reason = always
+        elif rows is None:
+            reason = "absent"
+        elif is_stale(ready[group], formed, max_staleness):
+            reason = "stale"
+        else:
+            reason = _first_refusal(filters, rows) if filters else ""
+        if reason:
+            drops.setdefault(reason, []).append(group)
+    return drops
 
 
-def _sift_reason(state: RunState, rows: PartRows) -> str:
+def _first_refusal(filters: Sequence[tuple[str, Callable[[PartRows], bool]]], rows: PartRows) -> str:
     """The first filter that does not keep the part; empty if all do."""
-    for reason, filter_ in state.algorithms.filters.items():
+    for reason, keep in filters:
         try:
-            is_kept = filter_.keep(rows)
+            is_kept = keep(rows)
         except Exception:  # noqa: BLE001 - the boundary to own code; recorded as the reason, so nobody asks again
             return FILTER_ERROR
         if not is_kept:

@@ -47,7 +47,8 @@ class Shuffled(Sequential):
     """Every problem once an epoch, in an order drawn from (seed, epoch)."""
 
     def select(self) -> int:
-        return self.at(self._position)
+        epoch, index = divmod(self._position, self._count)
+        return permuted(index, self._count, self._seed, "curator", epoch)
 
     def at(self, position: int) -> int:
         """The problem at any position of the endless order."""

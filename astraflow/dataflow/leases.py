@@ -40,9 +40,10 @@ class LeaseBook(msgspec.Struct):
         """Lease a new or a waiting group."""
         if group == self.next_group:
             self.next_group += 1
-            self.open[group] = OpenGroup(problem, [])
-        self.waiting.pop(group, None)
-        self.open[group].holders.append(holder)
+            self.open[group] = OpenGroup(problem, [holder])
+        else:
+            self.waiting.pop(group, None)
+            self.open[group].holders.append(holder)
         self.leased[group] = now
 
     def expire(self, group: int, attempt: int) -> None:

@@ -108,7 +108,7 @@ class PolicyQueue(msgspec.Struct):
             start,
             stop - start,
             version,
-            self.step_of(version),
+            FORGOTTEN_STEP if version < self.floor else self.versions[version].step,
             sum(thing.response_tokens[start:stop]),
             self.admitted,
             max(rewards) - min(rewards),

@@ -14,6 +14,7 @@ import msgspec
 
 from astraflow import records as r
 from astraflow.config import RunConfig
+from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.step import Incoming, step
 from storage.errors import DataError, NotFound
@@ -71,7 +72,7 @@ def fold(
     state.observe(record.observations)
     rejected = {(d.participant, d.seq) for d in record.decisions if isinstance(d, r.Rejected)}
     for incoming in inputs:
-        state.participants[incoming.participant].cursor = incoming.seq + 1
+        _known(state, incoming.participant).cursor = incoming.seq + 1
         if incoming.record is not None and (incoming.participant, incoming.seq) not in rejected:
             state.absorb(incoming.participant, incoming.record)
     for decision in record.decisions:
@@ -80,6 +81,19 @@ def fold(
         state.apply(decision)
     state.settle()
     state.ledger.seq += 1
+
+
+def _known(state: RunState, name: str) -> Participant:
+    """A participant that some record has seen. Raises ``DataError`` if none did."""
+    found = state.participants.get(name)
+    if found is None:
+        raise DataError(
+            f"{name} is spoken of and was never seen",
+            where=f"decision record {state.ledger.seq + 1}",
+            remedy="The logs do not belong together: was a record changed or copied?",
+            kind="log",
+        )
+    return found
 
 
 def read_decisions(store: ObjectStore, keys: RunKeys, start: int) -> Iterator[r.DecisionRecord]:
@@ -150,6 +164,9 @@ def prove_run(
             fold(state, record, inputs)  # a takeover is not a step
             decided = record.decisions
         else:
+            for incoming in inputs:
+                if incoming.participant not in record.observations:
+                    _known(state, incoming.participant)
             decided = decide(state, inputs, record.observations, record.now)
             state.ledger.seq += 1
             _compare(decided, record, log.key(seq))

@@ -280,25 +280,21 @@ class RunState:
 
     def lease(self, pool: str, group: int, problem: int, attempt: int) -> None:
         """Fold one lease of a ``Leased``."""
-        ledger = self.ledger
-        book = ledger.leases
+        book = self.ledger.leases
         if group == book.next_group:
             if book.returned and book.returned[0] == problem:
                 book.returned.pop(0)
             else:
-                self._note_leased(problem)
-        book.lease(group, problem, pool, ledger.now)
-        ledger.participants[pool].held[group] = attempt
-
-    def _note_leased(self, problem: int) -> None:
-        try:
-            self.algorithms.curator.leased(problem)
-        except Exception:  # noqa: BLE001 - as above
-            self.faults += 1
+                try:
+                    self.algorithms.curator.leased(problem)
+                except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
+                    self.faults += 1
+        book.lease(group, problem, pool, self.ledger.now)
+        self.ledger.participants[pool].held[group] = attempt
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
         participants, queues, close = self.participants, self.policies, self.leases.close
-        teller = participants[decision.participant]
+        observe, teller = self.algorithms.curator.observe, participants[decision.participant]
         teller.failures = teller.rejects = 0
         teller.note_admitted(len(decision.groups), self.leases.ages(decision.groups, decision.attempts, self.now))
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
@@ -307,17 +303,14 @@ class RunState:
             participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
                 queues[policy].admit(group, found.problem, rows)
-                self._observe_outcome(found.problem, rows)
-
-    def _observe_outcome(self, problem: int, rows: PartRows) -> None:
-        try:
-            self.algorithms.curator.observe(problem, rows)
-        except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
-            self.faults += 1
+                try:
+                    observe(found.problem, rows)
+                except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
+                    self.faults += 1
 
     def arrival_of(self, group: int, attempt: int, participant: str) -> Arrival:
         """The first commit of this attempt in this record. Raises ``DataError`` if there is none."""
-        for arrival in self.arrivals.get(group, ()):
+        for arrival in self.arrivals.get(group, ()):  # the first, as a rule
             if arrival.attempt == attempt and arrival.participant == participant:
                 return arrival
         raise DataError(

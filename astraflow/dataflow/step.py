@@ -22,7 +22,7 @@ from astraflow.dataflow.batching import (
     make_batch,
     stale_groups,
     surplus_groups,
-    unfit_reason,
+    unfit_groups,
 )
 from astraflow.dataflow.evaluating import eval_due, eval_leases, eval_report
 from astraflow.dataflow.figures import load_figures, pool_figures
@@ -156,12 +156,7 @@ def _admit(turn: Turn) -> None:
 
 def _sift(turn: Turn, policy: str, won: Sequence[tuple[int, Arrival]]) -> None:
     """Drop what of the newly admitted parts will never be trained on."""
-    drops: dict[str, list[int]] = {}
-    for group, arrival in won:
-        reason = unfit_reason(turn.state, policy, group, arrival)
-        if reason:
-            drops.setdefault(reason, []).append(group)
-    for reason, groups in drops.items():
+    for reason, groups in unfit_groups(turn.state, policy, won).items():
         turn.drop(policy, groups, reason)
 
 

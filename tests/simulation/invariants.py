@@ -212,6 +212,7 @@ def _take_lease(books: Books, pool: str, group: int, problem: int, attempt: int)
         for parts in books.parts.values():
             parts[group] = "open"
     assert books.problems[group] == problem, "a group changed its problem"
+    assert pool in books.pools, "a lease of a pool that nobody knows"
     joined = books.pools[pool]
     assert sum(holder == pool for holder, _ in books.held.values()) < joined.capacity, "a pool without room"
     live = [policy for policy in books.config.trained if policy in books.live]

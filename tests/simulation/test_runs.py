@@ -13,10 +13,10 @@ import pytest
 from tests.simulation.invariants import check_run
 from tests.simulation.world import run_world
 
-SEEDS = int(os.environ.get("ASTRAFLOW_SEEDS", "300"))
+SEEDS = int(os.environ.get("ASTRAFLOW_SEEDS", "1000"))
 FIRST = int(os.environ.get("ASTRAFLOW_FIRST_SEED", "0"))
 CHUNK = 50
-pytestmark = [pytest.mark.soak] if SEEDS > 300 else []
+pytestmark = [pytest.mark.soak] if SEEDS > 1000 else []
 
 
 @pytest.fixture(scope="module")

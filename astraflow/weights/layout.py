@@ -181,6 +181,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return found
 
     @cached_property
+    def sizes_by_name(self) -> dict[str, int]:
+        """Elements of each stored tensor."""
+        return {spec.name: spec.size for spec in self.tensors}
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """All names, aliases too."""
         return frozenset(spec.name for spec in self.tensors) | self.aliases.keys()

@@ -254,7 +254,7 @@ class Subscriber:
         )
         if inverse and isinstance(change, SparseChange):
             change = SparseChange(change.positions, zigzag(0 - unzigzag(change.steps)))
-        self._touched.note(change, words, copy.layout.pieces(block))
+        self._touched.note(change, words, block, copy.layout)
         change.write(words)
         if copy.rehash(block) != (record.base if inverse else record.result):
             raise _wrong(f"block {record.block} has another digest after its update", where, "digest")

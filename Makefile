@@ -40,11 +40,15 @@ lint: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-units: $(STAMP)  ## unit, property, contract and simulation tests
+units: $(STAMP) workload-packages  ## unit, property, contract and simulation tests
 	$(PYTEST) --dist loadfile $(UNITS)
 
 e2e: $(STAMP)  ## whole runs with Prefect, the kill tests, the README's commands
 	$(PYTEST) --dist worksteal -m '(e2e or kill) and not soak and not operator' --durations=10
+
+workload-packages:  # the sandbox and the dictionary; without them Landlock and other corpora are left
+	@command -v bwrap >/dev/null && test -e /usr/share/dictd/foldoc.index || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap dict-foldoc >/dev/null)
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
@@ -65,7 +69,7 @@ test-verifiers: $(VERIFIERS_STAMP)  ## an environment of verifiers trains throug
 test-vllm: $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
 	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm
 
-coverage: $(STAMP)  ## the unit tests again, measured: lines and branches
+coverage: $(STAMP) workload-packages  ## the unit tests again, measured: lines and branches
 	rm -f .coverage .coverage.*
 	$(PYTEST) --dist loadfile $(UNITS) --cov --cov-report=
 	-$(BIN)/coverage combine --quiet --append
@@ -81,9 +85,15 @@ bench-weights: $(STAMP)  ## bytes and speed of weight deltas against the other e
 bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
 	$(BIN)/python tests/benchmarks/dataflow.py --json
 
+bench-sandbox: $(STAMP) workload-packages  ## submissions and cases a second through the code sandbox
+	$(BIN)/python tests/benchmarks/sandbox.py --json
+
 bench-raas: $(STAMP) $(VLLM_STAMP)  ## tokens through a pool against the bare engine; what an update in place costs
 	$(BIN)/python tests/benchmarks/raas.py --json
 	$(VLLM)/bin/python tests/benchmarks/raas_vllm.py --json
+
+bench-trainer: $(STAMP)  ## a step beside a bare loop and TRL; MODEL=DIR, TRL=PYTHON of an environment with trl
+	$(BIN)/python tests/benchmarks/trainer.py $(if $(MODEL),--model $(MODEL)) $(if $(TRL),--trl $(TRL)) --json
 
 bench-flows: $(STAMP)  ## ten flow runs on one local stack for ten minutes: nothing locked, pages fresh
 	$(BIN)/python tests/benchmarks/many_flows.py --json
@@ -92,6 +102,6 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/learning.py
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 10 --minutes 10
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
-	ASTRAFLOW_SEEDS=10000 $(BIN)/python -m pytest -q -m soak tests
+	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-flows soak
+.PHONY: workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

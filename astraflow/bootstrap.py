@@ -108,10 +108,15 @@ def _evaluated_problems(config: RunConfig, name: str, evaluation: Evaluation) ->
 
 
 def _check_losses(config: RunConfig) -> None:
-    from astraflow.trainer.losses import load_loss  # noqa: PLC0415 - brings torch, which flows do without until here
+    from astraflow.trainer.kinds import load_kind  # noqa: PLC0415 - brings torch, which flows do without until here
+    from astraflow.trainer.losses import load_loss  # noqa: PLC0415
 
     for policy in config.trained:
-        load_loss(config.trainer_of(policy).loss, key=f"policies.{policy}.trainer.loss")
+        settings, key = config.trainer_of(policy), f"policies.{policy}.trainer"
+        load_loss(settings.loss, key=f"{key}.loss")
+        load_kind(settings, key=key)
+        if settings.kind == "distill":
+            check_model(settings.teacher, key=f"{key}.teacher")
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

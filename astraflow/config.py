@@ -190,6 +190,9 @@ class Trainer(Section):
     gradient_checkpointing: bool = Field(default=False, description="Compute layers twice to hold less memory.")
     lora: Lora | None = Field(default=None, description="Train low-rank adapters only; none by default.")
     ranks: Positive = Field(default=1, description="Processes that share the model (FSDP2), started by torchrun.")
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(
+        default=[], description="Who else is told each step's figures: 'tensorboard', 'wandb' (extras of the package)."
+    )
     non_finite: Literal["skip", "stop"] = Field(
         default="skip", description="A loss or gradient that is not finite: leave the step out, or end the trainer."
     )
@@ -350,6 +353,8 @@ class RunConfig(Section):
             trainer = self.trainer_of(policy)
             if trainer.loss.name == "":
                 raise ValueError(f"policies.{policy}.trainer.loss has no name")
+            if trainer.lora is not None and trainer.ranks > 1:
+                raise ValueError(f"policies.{policy}.trainer: lora is for one rank; a model that fits needs no more")
         if self.dataflow.prefetch > max(1, self.dataflow.max_staleness):
             raise ValueError("dataflow.prefetch must not be above dataflow.max_staleness")
         if all(policy.frozen for policy in self.policies.values()):

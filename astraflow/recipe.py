@@ -249,6 +249,10 @@ def _override_value(text: str) -> Any:
 def _with_paths(table: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The table with its relative model folders and problem files made absolute from ``folder``."""
     policies = table.get("policies")
+    own = [p.get("trainer") for p in policies.values() if isinstance(p, dict)] if isinstance(policies, dict) else []
+    for trainer in (table.get("trainer"), *own):
+        if isinstance(trainer, dict) and trainer.get("teacher") and isinstance(trainer["teacher"], str):
+            trainer["teacher"] = _absolute(trainer["teacher"], folder, is_path=True)
     if isinstance(policies, dict):
         for policy in policies.values():
             if isinstance(policy, dict) and isinstance(policy.get("model"), str):

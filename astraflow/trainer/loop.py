@@ -28,6 +28,7 @@ from astraflow.trainer.reader import LoadedBatch, PartReader
 from astraflow.trainer.rows import memory_mb, write_step_row
 from astraflow.trainer.start import begin, publish_frozen, published
 from astraflow.trainer.team import ALONE, Team
+from astraflow.trainer.trackers import Trackers
 from astraflow.weights.manifest import Manifest
 from storage.commit_points import commit_point
 from storage.errors import AstraFlowError, DataError, DeadlineError, Fenced, StoreError
@@ -76,6 +77,7 @@ def _live(life: Life) -> None:
         give(life.team, End())
         return
     learner = tenure.learner
+    trackers = Trackers(life.settings.trackers, life.config.name, life.policy)
     reason = "done"
     with Loader(tenure.reader) as loader:
         while learner.step < life.settings.steps:
@@ -101,6 +103,7 @@ def _live(life: Life) -> None:
             commit_point("trainer.after_consumed")
             write_step_row(life, n, result, loaded.skipped, version=manifest.version, incarnation=tenure.incarnation)
             life.say("trained", **result.metrics)
+            trackers.log(learner.step, result.metrics)
             _give_up_if_hopeless(tenure)
             _maybe_checkpoint(life, tenure)
     _end(life, tenure, reason)

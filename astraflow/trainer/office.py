@@ -7,6 +7,7 @@ the other ranks first (``orders``).
 from __future__ import annotations
 
 import hashlib
+import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from astraflow.trainer.feed import BatchFeed
 from astraflow.trainer.kinds import load_kind
 from astraflow.trainer.learner import Learner, StepResult, new_optimizer
 from astraflow.trainer.life import Life
-from astraflow.trainer.lora import MergedWeights, add_adapters
 from astraflow.trainer.losses import load_loss
 from astraflow.trainer.objective import Setting
 from astraflow.trainer.orders import Encode, Keep, Save, Train, give
@@ -42,6 +42,7 @@ from astraflow.trainer.wire import encode_batch
 from astraflow.weights.manifest import Manifest
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.subscriber import Subscriber
+from storage.errors import ConfigError
 
 SKIPS_KEPT = 8
 """Batches whose skipped groups a manifest repeats, so that a later life need not read every manifest."""
@@ -178,7 +179,7 @@ def _ready(model: Any, life: Life, where: str) -> None:
         model.to("cuda")
     if settings.lora is not None:
         torch.manual_seed(_seed(life) + 1)
-        add_adapters(model, settings.lora, where=f"{where}.lora")
+        _lora().add_adapters(model, settings.lora, where=f"{where}.lora")
     if settings.gradient_checkpointing:
         compute_layers_twice(model)
     if life.team.size > 1:
@@ -220,4 +221,20 @@ def weights_of(life: Life, learner: Learner) -> Bf16Weights | ShardedWeights:
     if life.team.size > 1:
         coding = life.config.weights.coding
         return ShardedWeights(learner.model, life.store, life.keys, life.policy, life.team, coding=coding)
-    return MergedWeights(learner.model) if life.settings.lora is not None else Bf16Weights(learner.model)
+    if life.settings.lora is not None:
+        merged: Bf16Weights = _lora().MergedWeights(learner.model)
+        return merged
+    return Bf16Weights(learner.model)
+
+
+def _lora() -> Any:
+    """The module of adapters, which needs peft. Raises ``ConfigError`` without it."""
+    try:
+        return importlib.import_module("astraflow.trainer.lora")
+    except ImportError as error:
+        raise ConfigError(
+            f"adapters need peft: {error}",
+            where="trainer.lora",
+            remedy="pip install 'astraflow-prefect[lora]'",
+            kind="extra",
+        ) from error

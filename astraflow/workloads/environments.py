@@ -13,9 +13,7 @@ from typing import Protocol
 from astraflow.problems import Problem
 
 BUILT_IN: dict[str, str] = {
-    "household": "astraflow.workloads.household.environment:Households",
     "shop": "astraflow.workloads.shop.environment:Shops",
-    "webshop": "astraflow.workloads.shop.real:WebShops",
     "gymnasium": "astraflow.workloads.adapters.gymnasium:GymnasiumTexts",
     "openenv": "astraflow.workloads.adapters.openenv:OpenEnvs",
 }

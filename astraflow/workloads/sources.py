@@ -14,8 +14,6 @@ SOURCES: dict[str, str] = {
     "champ": "astraflow.workloads.data.packages:champ",
     "reasoning-gym": "astraflow.workloads.data.gym:reasoning_gym",
     "foldoc": "astraflow.workloads.search.foldoc:questions",
-    "household": "astraflow.workloads.household.problems:household",
-    "alfworld": "astraflow.workloads.household.problems:alfworld",
     "shop": "astraflow.workloads.shop.problems:shop",
     "webshop": "astraflow.workloads.shop.problems:webshop",
     "episodes": "astraflow.workloads.adapters.episodes:episodes",

@@ -68,9 +68,9 @@ class GymnasiumText:
         return self._seen(text, info, done=False)
 
     async def step(self, action: str) -> Observation:
-        text, reward, terminated, truncated, info = await self._call(self._environment.step, action)
+        text, reward, *ends, info = await self._call(self._environment.step, action)  # one end in Gym, two in Gymnasium
         self._score = self._score + float(reward) if self._sum else float(reward)
-        return self._seen(text, info, done=bool(terminated or truncated))
+        return self._seen(text, info, done=any(ends))
 
     def _seen(self, text: Any, info: Mapping[str, Any], *, done: bool) -> Observation:
         actions = info.get("admissible_commands") or info.get("actions") or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from pathlib import Path
 
@@ -28,8 +29,11 @@ FORMATS: dict[str, Read] = {
 }
 
 
-def read_format(path: Path, *, format: str, limit: int = 0) -> list[Problem]:
-    """The problems of a published file. Raises ``ConfigError``."""
+def read_format(path: Path, *, format: str, limit: int = 0, suffix: str = "") -> list[Problem]:
+    """The problems of a published file; ``suffix``, said after each prompt, asks for the form of an answer.
+
+    Raises ``ConfigError``.
+    """
     if format not in FORMATS:
         near = difflib.get_close_matches(str(format), FORMATS, n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
@@ -39,4 +43,7 @@ def read_format(path: Path, *, format: str, limit: int = 0) -> list[Problem]:
             remedy=f"{guess}Formats: {', '.join(sorted(FORMATS))}",
             kind="unknown",
         )
-    return read_rows(path, FORMATS[format], limit=limit)
+    problems = read_rows(path, FORMATS[format], limit=limit)
+    return (
+        [dataclasses.replace(problem, prompt=problem.prompt + suffix) for problem in problems] if suffix else problems
+    )

@@ -29,7 +29,7 @@ def reasoning_gym(
     need("reasoning_gym", _EXTRA)
     if levels and parameters:
         raise _wrong("levels and parameters cannot both be said")
-    shares = list(levels) or [None]
+    shares: list[int | None] = list(levels) or [None]
     problems: list[Problem] = []
     for place, level in enumerate(shares):
         size = count // len(shares) + (place < count % len(shares))

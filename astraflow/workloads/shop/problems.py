@@ -35,7 +35,7 @@ def shop(seed: int, *, count: int = 512, products: int = 1000, catalogue_seed: i
 def webshop(seed: int, *, path: str, count: int = 0) -> list[Problem]:
     """The goals of a real WebShop: a JSON list of objects with ``instruction`` (``items_human_ins.json`` or own).
 
-    The shop itself is the user's installation of WebShop: environment ``webshop``.
+    The shop itself is the user's installation of WebShop: environment ``gymnasium`` with a ``make`` of theirs.
     """
     file = Path(path)
     try:

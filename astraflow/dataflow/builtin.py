@@ -7,7 +7,7 @@ described in one sentence and nothing else in the system knows about it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from astraflow.dataflow.draws import permuted
 from astraflow.dataflow.parts import Part, PartRows
@@ -63,13 +63,27 @@ def is_constant(rewards: Sequence[float], tolerance: float = 1e-6) -> bool:
 
 
 class ZeroAdvantage:
-    """Dynamic sampling: drops a part whose rewards are all equal, up to float noise."""
+    """Dynamic sampling: drops a part whose rewards are all equal, up to float noise.
 
-    def __init__(self, *, tolerance: float = 1e-6) -> None:
+    ``within`` says whose rewards share a baseline, as the trainer's ``advantage_within`` does: all of the part, those
+    of a role, or those of a role's slot. A part is kept if any of them differ from their like.
+    """
+
+    def __init__(self, *, tolerance: float = 1e-6, within: Literal["part", "role", "slot"] = "part") -> None:
+        if within not in ("part", "role", "slot"):
+            raise ValueError(f"within is 'part', 'role' or 'slot', not {within!r}")
         self._tolerance = tolerance
+        self._within = within
 
     def keep(self, rows: PartRows) -> bool:
-        return not is_constant(rows.rewards, self._tolerance)
+        rewards = rows.rewards
+        if self._within == "part":
+            return not is_constant(rewards, self._tolerance)
+        slots = rows.slots if self._within == "slot" else [0] * len(rewards)
+        alike: dict[tuple[str, int], list[float]] = {}
+        for role, slot, reward in zip(rows.roles, slots, rewards, strict=True):
+            alike.setdefault((role, slot), []).append(reward)
+        return not all(is_constant(found, self._tolerance) for found in alike.values())
 
 
 class Overlong:

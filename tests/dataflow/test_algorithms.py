@@ -208,3 +208,19 @@ def test_a_near_miss_is_guessed() -> None:
     with pytest.raises(ConfigError) as caught:
         load_algorithms(make_config(curator=Component(name="shufled")))
     assert "Did you mean 'shuffled'?" in caught.value.remedy
+
+
+def test_dynamic_sampling_compares_what_shares_a_baseline() -> None:
+    thing = make_parts(
+        "pool-a",
+        [0],
+        rewards=[1.0, 0.0, 1.0, 0.5],
+        roles=["a", "b", "a", "b"],
+        slots=[0, 0, 0, 1],
+        episodes=[0, 0, 1, 1],
+    )
+    rows = PartRows(thing, 0, 4)
+    kept = {within: builtin.ZeroAdvantage(within=within).keep(rows) for within in ("part", "role", "slot")}
+    assert kept == {"part": True, "role": True, "slot": False}
+    with pytest.raises(ValueError, match="within is"):
+        builtin.ZeroAdvantage(within="policy")  # type: ignore[arg-type]

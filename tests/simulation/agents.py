@@ -101,7 +101,7 @@ class VirtualPool(Agent):
     sameness: float = 0.2  # how often all rewards of a part are equal
     applied: dict[str, int] = field(default_factory=dict)
     plays: dict[int, Play] = field(default_factory=dict)
-    ready: list[tuple[str, bytes]] = field(default_factory=list)  # uploads before the next commit
+    items: dict[int, tuple[int, float, str]] = field(default_factory=dict)  # of evaluations: attempt, end, name
     has_left: bool = False
 
     def __post_init__(self) -> None:
@@ -125,6 +125,9 @@ class VirtualPool(Agent):
             for play in self.plays.values():
                 self.say(r.Failed(group=play.group, attempt=play.attempt, kind="drained"))
             self.plays.clear()
+            for item, (attempt, _, _) in self.items.items():
+                self.say(r.EvalFailed(item=item, attempt=attempt, kind="drained"))
+            self.items.clear()
             self.say(r.Left())
             self.has_left = True
         self.is_over = self.has_left and self.sent == len(self.outbox)
@@ -149,6 +152,12 @@ class VirtualPool(Agent):
                     if self.rng.random() < 0.05:
                         time_s = self.rng.choice([26.0, 35.0, 1e9])  # past its timeout, or never
                     self.plays[group] = Play(group, attempt, now + time_s, dict(self.applied))
+            case r.EvalLeased(pool=self.name):
+                for item, attempt in zip(decision.items, decision.attempts, strict=True):
+                    done_at = now + self.pace * self.rng.choice([0.5, 2.0, 4.0, 1e9])
+                    self.items[item] = (attempt, done_at, decision.evaluation)
+            case r.EvalReported():
+                self.items = {item: found for item, found in self.items.items() if found[2] != decision.evaluation}
             case r.Expired(pool=self.name) if self.rng.random() < 0.5:  # else it goes on, and commits late
                 for group in decision.groups:
                     self.plays.pop(group, None)
@@ -157,7 +166,28 @@ class VirtualPool(Agent):
             case r.Stopped():
                 self.has_left = self.is_over = True
 
+    def _finish_items(self, now: float) -> None:
+        for item, (attempt, done_at, name) in list(self.items.items()):
+            if done_at > now:
+                continue
+            del self.items[item]
+            if self.rng.random() < 0.1:
+                self.say(r.EvalFailed(item=item, attempt=attempt, kind="environment"))
+                continue
+            repeats = self.config.evaluations[name].repeats
+            self.say(
+                r.Evaluated(
+                    evaluation=name,
+                    item=item,
+                    attempt=attempt,
+                    scores=[float(self.rng.random() < 0.5) for _ in range(repeats)],
+                    low=dict(self.applied),
+                    high=dict(self.applied),
+                )
+            )
+
     def _finish(self, now: float) -> None:
+        self._finish_items(now)
         done = [play for play in self.plays.values() if play.done_at <= now]
         failed = [play for play in done if self.rng.random() < 0.05]
         for play in failed:

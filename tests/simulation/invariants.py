@@ -41,6 +41,11 @@ class Books:
     applied: dict[tuple[str, str], int] = field(default_factory=dict)  # (participant, policy) -> step
     live: set[str] = field(default_factory=set)
     cursors: dict[str, int] = field(default_factory=dict)
+    rounds: dict[str, tuple[int, dict[str, int]]] = field(default_factory=dict)  # open ones: number, least versions
+    items: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # item -> evaluation, problem, attempts
+    item_holders: dict[int, str] = field(default_factory=dict)  # of leased ones
+    scored: dict[str, set[int]] = field(default_factory=dict)  # problems of open rounds
+    round_items: dict[str, set[int]] = field(default_factory=dict)  # leased in open rounds, and not given up
     counts: Counter = field(default_factory=Counter)
 
 
@@ -138,6 +143,16 @@ def _take_facts(books: Books, name: str, record: r.FactRecord) -> None:
                 _take_commit(books, name, fact)
             case r.Consumed():
                 _take_consumed(books, fact)
+            case r.Evaluated(evaluation=evaluation, item=item):
+                is_open = evaluation in books.rounds and books.items[item][1] not in books.scored[evaluation]
+                if is_open and _is_of_round(books, evaluation, item):
+                    books.scored[evaluation].add(books.items[item][1])
+                    books.item_holders.pop(item, None)
+
+
+def _is_of_round(books: Books, evaluation: str, item: int) -> bool:
+    """Whether the item was leased in the round that is open, and has attempts left."""
+    return item in books.round_items.get(evaluation, set())
 
 
 def _take_commit(books: Books, name: str, fact: r.Committed) -> None:
@@ -185,6 +200,43 @@ def _take_decision(books: Books, decision: r.AnyDecision) -> None:
                 _take_drop(books, decision.policy, group, decision.reason)
         case r.Batched():
             _take_batch(books, decision)
+        case r.EvalStarted() | r.EvalLeased() | r.EvalExpired() | r.EvalReported():
+            _take_evaluation(books, decision)
+
+
+def _take_evaluation(books: Books, decision: r.EvalStarted | r.EvalLeased | r.EvalExpired | r.EvalReported) -> None:
+    match decision:
+        case r.EvalStarted(evaluation=name):
+            assert name not in books.rounds, "two rounds of an evaluation at once"
+            newest = {policy: max(found) for policy, found in books.versions.items()}
+            assert all(decision.versions[policy] <= newest[policy] for policy in newest), "versions to come"
+            books.rounds[name] = (decision.round, decision.versions)
+            books.scored[name], books.round_items[name] = set(), set()
+        case r.EvalLeased(evaluation=name):
+            assert books.rounds[name][0] == decision.round, "a lease of a round that is over"
+            joined = books.pools[decision.pool]
+            for item, problem, attempt in zip(decision.items, decision.problems, decision.attempts, strict=True):
+                before = books.items.get(item, (name, problem, 0))
+                assert before == (name, problem, attempt - 1) and item not in books.item_holders, "an item leased twice"
+                assert problem not in books.scored[name], "a problem that was scored is leased again"
+                books.items[item] = (name, problem, attempt)
+                books.item_holders[item] = decision.pool
+                books.round_items[name].add(item)
+            mine = sum(holder == decision.pool for holder in books.item_holders.values())
+            is_last = not books.live
+            assert mine <= (joined.capacity if is_last else max(1, joined.capacity // 10)), "more than its quota"
+        case r.EvalExpired():
+            for item, attempt in zip(decision.items, decision.attempts, strict=True):
+                assert books.item_holders.pop(item) == decision.pool, "an item's lease expired that nobody held"
+                if attempt >= books.config.dataflow.max_attempts:
+                    books.round_items[books.items[item][0]].discard(item)  # missing
+        case r.EvalReported(evaluation=name):
+            assert decision.problems == len(books.scored.pop(name)), "a report counts other problems than were scored"
+            assert decision.problems + decision.missing == books.config.evaluations[name].problem_count
+            least = books.rounds.pop(name)[1]
+            assert all(version >= least[policy] for policy, version in decision.low.items()), "older versions played"
+            books.item_holders = {i: h for i, h in books.item_holders.items() if books.items[i][0] != name}
+            books.counts[f"eval_{decision.reason}"] += 1
 
 
 def _load(books: Books, policy: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from astraflow import records as r
-from astraflow.config import Component, Dataflow, Policy, Pool, Problems, RunConfig, Trainer
+from astraflow.config import Component, Dataflow, Evaluation, Policy, Pool, Problems, RunConfig, Trainer
 from astraflow.dataflow.figures import wait_reasons
 from astraflow.dataflow.manager import Manager
 from storage.errors import Fenced, StoreError
@@ -91,9 +91,22 @@ def draw_config(seed: int) -> RunConfig:
         filters.append(Component(name="failed"))
     if rng.random() < 0.2:
         filters.append(Component(name="overlong", options={"max_tokens": 50}))
+    evaluations = {}
+    if rng.random() < 0.3:
+        evaluations["held"] = Evaluation(
+            problems=Problems(source="none"),
+            repeats=rng.choice([1, 2]),
+            every=rng.choice([0, 1, 2]),
+            at_start=rng.random() < 0.7,
+            at_end=rng.random() < 0.7,
+            timeout_s=rng.choice([5, 60]),
+            data_hash="held",
+            problem_count=rng.choice([1, 3, 8]),
+        )
     return RunConfig(
         name="run",
         seed=seed,
+        evaluations=evaluations,
         policies=policies,
         problems=Problems(source="none"),
         problem_count=rng.choice([3, 7, 50]),

@@ -1,0 +1,57 @@
+"""``why`` and ``replay`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from astraflow.recipe import dump_toml
+from infra.cli import app
+from storage.local import LocalStore
+from tests.simulation.world import run_world
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
+    """A simulated run on a disk."""
+    store = LocalStore(tmp_path / "store")
+    world = run_world(4)
+    source = world.base.client()
+    for info in source.list(""):
+        store.put(info.key, source.get(info.key))
+    store.put(world.keys.config, dump_toml(world.config).encode())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASTRAFLOW_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return store
+
+
+def call(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("home")
+def test_why_tells_and_replay_proves_and_compares() -> None:
+    told = call("why", "0", "--run", "run")
+    assert told.startswith("group 0\n") and "leased to pool-local-" in told and "\n→ " in told
+    assert json.loads(call("why", "solver/0", "--run", "run", "--json"))["outcome"].startswith("trained at step 1")
+    proved = call("replay", "run")
+    assert "all are the same" in proved
+    found = json.loads(call("replay", "run", "dataflow.curator.name=greso", "dataflow.replay.name=none", "--json"))
+    assert found["records"] == found["identical_bytes"]
+    assert found["recorded"]["steps"] == found["replayed"]["steps"]
+    shown = call("replay", "run", "dataflow.order.name=lifo")
+    assert "rollouts" in shown and "lag_mean" in shown
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("override", ["trainer.lr=1", "dataflow.group_size=3", "dataflow.curator.name=gresso"])
+def test_what_cannot_be_replayed_is_said(override: str) -> None:
+    result = CliRunner().invoke(app, ["replay", "run", override])
+    assert result.exit_code != 0 and result.exception is not None
+    assert "cannot be replayed" in str(result.exception) or "greso" in str(result.exception)

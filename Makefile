@@ -88,6 +88,21 @@ bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
 bench-sandbox: $(STAMP) workload-packages  ## submissions and cases a second through the code sandbox
 	$(BIN)/python tests/benchmarks/sandbox.py --json
 
+bench-e2e: $(STAMP)  ## trajectories a second from a pool's memory to a trainer's tensors, local and S3
+	$(BIN)/python tests/benchmarks/end_to_end.py --json
+
+bench-latency: $(STAMP)  ## lease to start, commit to batch, publish to applied: local, S3, S3 at 300 ms
+	$(BIN)/python tests/benchmarks/latency.py --json
+
+bench-barrier: $(STAMP)  ## multi-policy without barriers against a loop with them, simulated
+	$(BIN)/python tests/benchmarks/barrier.py --json
+
+bench-parity: $(STAMP)  ## max_staleness 0 against a plain synchronous loop: equal bits, and time
+	$(BIN)/python tests/benchmarks/sync_parity.py --json
+
+bench-join: $(STAMP)  ## how soon a joining pool has its first trajectory, and a drained one has left
+	$(BIN)/python tests/benchmarks/elastic_join.py --json
+
 bench-raas: $(STAMP) $(VLLM_STAMP)  ## tokens through a pool against the bare engine; what an update in place costs
 	$(BIN)/python tests/benchmarks/raas.py --json
 	$(VLLM)/bin/python tests/benchmarks/raas_vllm.py --json
@@ -104,4 +119,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

@@ -109,6 +109,7 @@ def measure(repeats: int, folder: Path) -> dict[str, float]:
             drain(store, "joining", name, reason="measured")
             until(lambda name=name: has_left(store, keys, name))  # type: ignore[misc]
             drains.append(time.monotonic() - begun)
+            print(f"{name}: joined in {joins[-1]:.2f} s, left in {drains[-1]:.2f} s", file=sys.stderr, flush=True)
         stop(store, "joining", reason="measured", timeout_s=300)
         for thread in threads:
             thread.join()

@@ -251,6 +251,8 @@ class VllmEngine:
 
     async def close(self) -> None:
         self._life.close()
+        if self._llm.output_handler is not None:
+            self._llm.output_handler.cancel()  # else it logs the end as a failure
         await asyncio.to_thread(self._llm.shutdown)
         shutil.rmtree(self._scratch, ignore_errors=True)
 

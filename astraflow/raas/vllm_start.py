@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LOG = "vllm.log"
 LAST_LINES = 12
+_LOOKED_AT = 400
+_WIDTH = 240
 CPU_KV_BYTES = 1 << 30
 """On CPUs vLLM would take nearly all memory for its KV cache; this is what it gets unless options say otherwise."""
 
@@ -89,12 +91,14 @@ def start_vllm(folder: Path, pool: cfg.Pool, scratch: Path) -> AsyncLLM:
 
 
 def last_lines(scratch: Path, count: int = LAST_LINES) -> str:
-    """The end of the engine's log."""
+    """What the engine's log ends with: the errors' own lines, then the very last, which are often a traceback's."""
     path = scratch / LOG
     if not path.is_file():
         return ""
     with path.open(encoding="utf-8", errors="replace") as file:
-        return "".join(deque(file, count)).rstrip()
+        end = [line.rstrip()[:_WIDTH] for line in deque(file, _LOOKED_AT)]
+    errors = [line for line in end[:-count] if line.startswith(("ERROR", "CRITICAL"))]
+    return "\n".join(errors[:count] + end[-count:])
 
 
 def _arguments(folder: Path, pool: cfg.Pool, scratch: Path) -> dict[str, Any]:

@@ -122,7 +122,11 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 @app.command(epilog=EPILOG)
 def query(
     sql: Annotated[
-        str, typer.Argument(help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools.")
+        str,
+        typer.Argument(
+            help="DuckDB SQL over trajectories, parts, batches, steps, versions, decisions, pools, loads, load_pools, "
+            "evaluations, stages."
+        ),
     ],
     run: RunOption = None,
     last: Last = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from storage.errors import EngineError
 
@@ -61,7 +61,8 @@ class Lifeline:
         task = asyncio.ensure_future(work)
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.wait({task, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+                both: set[asyncio.Future[Any]] = {task, self._ended}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 self.check()
             return task.result()

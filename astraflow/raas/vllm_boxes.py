@@ -112,11 +112,11 @@ def unfilled(memories: Mapping[str, torch.Tensor], boxes: Mapping[str, list[Box]
     ]
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes copies out of tensors without memory instead of making them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_dispatch__(
@@ -147,9 +147,9 @@ def _boxes_of(
         yield Box(
             memory,
             tuple(target.shape),
-            target.storage_offset(),
+            int(target.storage_offset()),
             tuple(target.stride()),
-            part.storage_offset(),
+            int(part.storage_offset()),
             tuple(part.stride()),
         )
 
@@ -161,7 +161,8 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # what has no memory has no address, but it has an identity
+    identity: int = tensor.untyped_storage()._cdata
+    return identity  # what has no memory has no address, but it has an identity
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

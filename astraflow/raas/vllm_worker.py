@@ -33,6 +33,7 @@ class SparseUpdates:
 
     model_runner: Any
     device: Any
+    _astraflow_shapes: dict[str, tuple[int, ...]]
 
     def astraflow_prepare(self, folder: str) -> None:
         """Begin to make the patch in ``folder`` ready; at first find where the model keeps each tensor."""

@@ -48,7 +48,8 @@ e2e: $(STAMP)  ## whole runs with Prefect, the kill tests, the README's commands
 
 workload-packages:  # the sandbox and the dictionary; without them Landlock and other corpora are left
 	@command -v bwrap >/dev/null && test -e /usr/share/dictd/foldoc.index || \
-	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap dict-foldoc >/dev/null)
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap dict-foldoc >/dev/null) || \
+	  echo 'install bubblewrap and dict-foldoc: the tests of the sandbox and of search need them'
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \

@@ -7,6 +7,7 @@ close as it likes. One child lives at a time; a child cannot make others.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -155,7 +156,9 @@ class Watch:
         """Hand a question of the tests to the host; the time that its answer takes is not the tests'."""
         begun = time.monotonic()
         frames.send(REPORTS_FD, question)
-        frames.send(self._reply, frames.receive(ORDERS_FD, _FRAME))
+        reply = frames.receive(ORDERS_FD, _FRAME)
+        with contextlib.suppress(BrokenPipeError):  # who asked has ended meanwhile
+            frames.send(self._reply, reply)
         self._deadline += time.monotonic() - begun
 
     def _kill(self, why: str) -> None:

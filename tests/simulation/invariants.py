@@ -171,8 +171,8 @@ def _take_consumed(books: Books, fact: r.Consumed) -> None:
     for n in range(books.consumed[fact.policy], fact.batch + 1):
         books.counts["consumed"] += 1
         for group in books.batches[fact.policy][n]:
-            if books.parts[fact.policy][group] == "consumed":
-                continue  # replayed
+            if books.parts[fact.policy][group] in ("consumed", "dropped:ended"):
+                continue  # replayed; or another life's ``Ended`` was heard first, and dropped stays dropped
             skipped = n == fact.batch and group in fact.skipped
             assert books.parts[fact.policy][group] == "batched"
             books.parts[fact.policy][group] = "skipped" if skipped else "consumed"
@@ -382,7 +382,7 @@ def _check_skips(books: Books, policy: str, n: int, groups: list[int]) -> None:
     for group in groups:
         is_replayed = group in itertools.chain.from_iterable(books.batches[policy][:n])
         state = books.parts[policy][group]
-        assert is_replayed or state == "dropped:skipped", f"a skipped part of batch {n} is {state}"
+        assert is_replayed or state in ("dropped:skipped", "dropped:ended"), f"a skipped part of batch {n} is {state}"
 
 
 def _check_paths(store: ObjectStore, keys: RunKeys, books: Books, records: list[r.DecisionRecord]) -> None:

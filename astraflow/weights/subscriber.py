@@ -209,11 +209,11 @@ class Subscriber:
             if copy is None:
                 copy = self._replica = self._replica_for(table.layout, manifest, where)
                 copy.digests = [""] * len(copy.digests)
+                self._touched.note_all(copy.layout.names)
             del data  # a blob is large, and the next one is under way
             for stored in stored_blocks:
                 self._write(copy, stored, where)
         self._accept(manifest)
-        self._touched.note_all(self._copy.layout.names)
 
     def _replica_for(self, layout: Layout | None, manifest: Manifest, where: str) -> Replica:
         """The copy that there is, if it has the snapshot's layout, else a new one."""

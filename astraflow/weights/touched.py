@@ -34,6 +34,8 @@ class Touched:
     def note(self, change: Change, words: Words, block: Block, layout: Layout) -> None:
         """``change`` is about to be written to the ``words`` of ``block``."""
         for piece in layout.pieces(block):
+            if self._places.get(piece.name, ()) is None:
+                continue
             if isinstance(change, SparseChange):
                 first, last = np.searchsorted(change.positions, (piece.start, piece.stop))
                 if last > first:

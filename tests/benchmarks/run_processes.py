@@ -29,6 +29,8 @@ from storage.keys import RunKeys
 from storage.store import Created, ObjectStore
 
 NOTES = "notes.jsonl"
+NOTE_DIGESTS = "ASTRAFLOW_NOTE_DIGESTS"
+"""With this variable a trainer notes the digest of its parameters after every step."""
 ROLES = ("manager", "trainer", "pool")
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +97,8 @@ def be(role: str, url: str, run: str, stamps: Stamps) -> None:
 
         run_manager(store, config, holder="benchmark")
     elif role == "trainer":
-        _note_digests()
+        if os.environ.get(NOTE_DIGESTS):
+            _note_digests()
         from astraflow.trainer.loop import run_trainer
 
         run_trainer(store, config, "solver")

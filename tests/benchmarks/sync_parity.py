@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from run_processes import start_run
+from run_processes import NOTE_DIGESTS, start_run
 
 from astraflow.bootstrap import create_run
 from astraflow.recipe import load_recipe
@@ -80,7 +80,7 @@ def whole(folder: Path, recipe: Path) -> list[tuple[str, float]]:
         place = Path(name)
         config = load_recipe(recipe, default_store=str(place / "store"))
         create_run(open_store(config.store), config)
-        with start_run(config.store, config.name, place):
+        with start_run(config.store, config.name, place, {NOTE_DIGESTS: "1"}):
             pass
         lines = (place / "notes.jsonl").read_text().splitlines()
     return [(digest, at) for digest, at in map(json.loads, lines)]

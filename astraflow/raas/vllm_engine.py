@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from astraflow.raas.engine import Generation, GenerationRequest
 from astraflow.raas.lifeline import CALL_S, Lifeline
+from astraflow.raas.vllm_guard import Guard
 from astraflow.raas.vllm_patch import Patch, remove_patch, write_patch
 from astraflow.raas.vllm_start import check_vllm, last_lines, start_vllm
 from storage.errors import DataError, EpisodeError
@@ -66,12 +67,17 @@ class VllmEngine:
         """Start vLLM with the model in ``folder``. Raises ``ConfigError`` or ``EngineError``; takes half a minute."""
         check_vllm(pool)
         scratch = Path(tempfile.mkdtemp(prefix="astraflow-vllm-"))
+        guard = Guard()
         try:
-            llm = await asyncio.to_thread(start_vllm, folder, pool, scratch)
+            with guard.marking():
+                llm = await asyncio.to_thread(start_vllm, folder, pool, scratch)
         except BaseException:
+            await asyncio.to_thread(guard.close)
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-        return cls(llm, pool, scratch)
+        engine = cls(llm, pool, scratch)
+        engine._guard = guard
+        return engine
 
     def __init__(self, llm: AsyncLLM, pool: cfg.Pool, scratch: Path) -> None:
         self.version = -1
@@ -80,6 +86,7 @@ class VllmEngine:
         self._mode = pool.update
         self._keeps_kv = pool.kv == "keep"
         self._scratch = scratch
+        self._guard: Guard | None = None  # of the processes, if they are ours
         self._max_context = llm.model_config.max_model_len
         self._names = map(str, itertools.count())
         self._jobs: dict[str, _Job] = {}
@@ -254,6 +261,8 @@ class VllmEngine:
         if self._llm.output_handler is not None:
             self._llm.output_handler.cancel()  # else it logs the end as a failure
         await asyncio.to_thread(self._llm.shutdown)
+        if self._guard is not None:
+            await asyncio.to_thread(self._guard.close)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def _call(self, call: Callable[[], Awaitable[T]], timeout_s: float = CALL_S) -> T:

@@ -11,7 +11,7 @@ from astraflow import open_run
 from astraflow.problems import addition
 from tests.e2e.stack import LocalStack
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]  # three runs, one after the other
 
 RECIPE = """
 name = "imitate"

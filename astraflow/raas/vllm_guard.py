@@ -49,11 +49,15 @@ class Guard:
 
 
 def bearers(mark: str) -> list[int]:
-    """The processes that have the mark in their environment, where the system shows it."""
+    """The processes that have the mark in their environment, where the system shows it.
+
+    Not Python's resource tracker, which ends by itself and takes away the shared memory that others left.
+    """
     wanted, found = f"{MARK}={mark}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            is_tracker = b"resource_tracker" in (folder / "cmdline").read_bytes()
+            if not is_tracker and wanted in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
 

@@ -52,7 +52,7 @@ def test_sft_then_rl_then_distillation(stack: LocalStack, tmp_path: Path) -> Non
     stack.astraflow("run", str(tmp_path / "imitate.toml"), timeout_s=600).ok()
     imitated = rows(stack, "imitate")
     assert len(imitated) == 40 and imitated[-1]["loss"] < 0.5 * imitated[0]["loss"]
-    stack.astraflow("export", "imitate", "solver", str(tmp_path / "imitated")).ok()
+    stack.astraflow("export", "imitate", "solver", "--to", str(tmp_path / "imitated")).ok()
 
     stack.astraflow("run", str(tmp_path / "rewarded.toml"), timeout_s=600).ok()
     rewarded = rows(stack, "rewarded")

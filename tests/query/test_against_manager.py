@@ -142,7 +142,8 @@ def test_the_reader_counts_what_the_manager_counts(memory_writer: Any, seed: int
         ]
         assert states["open"] == len(open_groups)
         assert run.figures().policies[policy].steps == queue.consumed
-    rejects = sum(participant.rejects for participant in world.manager.state.participants.values())
+    records = [record for _, record in DecisionsReader(memory_writer.store, memory_writer.keys).poll(limit=10**6)]
+    rejects = sum(isinstance(decision, r.Rejected) for record in records for decision in record.decisions)
     assert sum(run.figures().rejected.values()) == rejects
 
 

@@ -116,6 +116,7 @@ bench-flows: $(STAMP)  ## ten flow runs on one local stack for ten minutes: noth
 
 soak: $(STAMP)  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds
 	$(BIN)/python tests/benchmarks/learning.py
+	$(BIN)/python tests/benchmarks/ablation.py --partial .astraflow/ablation.json --picture .astraflow/ablation.svg
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 10 --minutes 10
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests

@@ -1,0 +1,269 @@
+"""What each data algorithm buys: accuracy against rollouts spent, on 512 fixed sums, as the paper's figure 9.
+
+    python tests/benchmarks/ablation.py [--seeds 0 1 2] [--steps 100] [--picture FILE.svg] [--json]
+
+Real runs (manager, pool and trainer as processes, no Prefect) from one warmed-up model a seed. Variants: ``vanilla``;
+``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share of each batch from
+parts that were trained already; ``greso`` also leaves out problems that gave no signal lately. All but the first
+sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that sampling at
+temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes of groups
+that were admitted until the version's step was trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from run_processes import start_run
+
+from astraflow import records as r
+from astraflow.bootstrap import create_run
+from astraflow.config import RunConfig
+from astraflow.participant import DecisionsReader
+from astraflow.problems import load_problems
+from astraflow.recipe import load_recipe
+from storage import open_store
+from storage.keys import RunKeys
+from storage.store import ObjectStore
+
+RECIPE = """
+name = "ablation"
+seed = {seed}
+[problems]
+source = "addition"
+options = {{ digits = 2, count = 512 }}
+[policies.solver]
+model = {model}
+sampling = {{ max_tokens = 4 }}
+{warmup}
+[dataflow]
+group_size = 8
+max_staleness = 2
+{flow}
+[trainer]
+steps = {steps}
+batch_size = {groups}
+lr = {lr}
+lr_warmup_steps = 10
+betas = [0.9, 0.95]
+checkpoint_every = 10000
+anchor_every = 1000
+[pools.local]
+capacity = {capacity}
+max_batch = 1024
+"""
+DYNAMIC = 'filters = [{ name = "zero_advantage" }]\n'
+REPLAY = 'replay = {{ name = "uniform", options = {{ ratio = {ratio}, max_uses = 2 }} }}\n'
+VARIANTS = {
+    "vanilla": "",
+    "dynamic": DYNAMIC,
+    "dynamic, replay 0.3": DYNAMIC + REPLAY.format(ratio=0.3),
+    "dynamic, replay 0.5": DYNAMIC + REPLAY.format(ratio=0.5),
+    "dynamic, greso": DYNAMIC + 'curator.name = "greso"\n',
+}
+GOALS = (0.5, 0.6, 0.7)
+Curve = list[tuple[int, float]]  # rollouts, accuracy
+
+
+def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any) -> Curve:
+    """One run; its curve at every ``every``-th step. ``keep`` gets version 0 as a model folder."""
+    defaults = {"warmup": "", "flow": "", "groups": 16, "capacity": 48, "lr": 3e-4}
+    recipe = folder / "recipe.toml"
+    recipe.write_text(RECIPE.format(**{**defaults, **fields, "model": json.dumps(str(fields["model"]))}))
+    config = load_recipe(recipe, default_store=str(folder / "store"))
+    store = open_store(config.store)
+    config = create_run(store, config)
+    with start_run(config.store, config.name, folder):
+        pass
+    keys = RunKeys(config.name)
+    if keep is not None:
+        from astraflow.weights.export import export_policy
+
+        export_policy(store, keys, "solver", keep, version=0)
+        return []
+    return curve(store, keys, config, every)
+
+
+def curve(store: ObjectStore, keys: RunKeys, config: RunConfig, every: int) -> Curve:
+    """Accuracy of the versions, at the rollouts that were spent when each was published."""
+    steps = spent(store, keys, config.dataflow.group_size)
+    wanted = [0, *range(every, len(steps) + 1, every)]
+    scores = accuracies(store, keys, config, wanted)
+    return [(steps[n - 1] if n else 0, scores[n]) for n in wanted]
+
+
+def spent(store: ObjectStore, keys: RunKeys, group_size: int) -> list[int]:
+    """Episodes admitted before each step's batch was said to be trained."""
+    admitted, counts = 0, []
+    reader = DecisionsReader(store, keys)
+    outboxes: dict[str, int] = {}
+    while records := reader.poll():
+        for _, record in records:
+            for name, cursor in record.cursors.items():
+                for seq in range(outboxes.get(name, 0), cursor):
+                    facts = r.decode(store.get(keys.outbox(name, seq)), r.FactRecord, where=name).facts
+                    counts += [admitted * group_size for fact in facts if isinstance(fact, r.Consumed)]
+                outboxes[name] = cursor
+            admitted += sum(len(d.groups) for d in record.decisions if isinstance(d, r.Admitted))
+    return counts
+
+
+def accuracies(store: ObjectStore, keys: RunKeys, config: RunConfig, steps: Sequence[int]) -> dict[int, float]:
+    """By step: the mean probability of the right answer, its end included."""
+    import torch
+
+    from astraflow.models import download_model_files, empty_causal_lm, load_tokenizer
+    from astraflow.weights.subscriber import Subscriber
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        download_model_files(store, keys, "solver", Path(name))
+        tokenizer, model = load_tokenizer(name), empty_causal_lm(name, torch.float32)
+    problems = load_problems(config.problems, config.seed)
+    bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    texts = [
+        (
+            bos + tokenizer.encode(p.prompt, add_special_tokens=False),
+            tokenizer.encode(p.answer, add_special_tokens=False),
+        )
+        for p in problems
+    ]
+    rows = torch.tensor([prompt + answer + [tokenizer.eos_token_id] for prompt, answer in texts])
+    first = len(texts[0][0])
+    subscriber = Subscriber(store, keys, "solver")
+    found = {}
+    for step in steps:  # a run that nobody disturbed: version n is that of step n
+        subscriber.fetch(step).write_into(dict(model.state_dict()), everything=True)
+        with torch.inference_mode():
+            logprobs = model(rows).logits.log_softmax(-1)[:, first - 1 : -1]
+        chosen = logprobs.gather(-1, rows[:, first:, None])[..., 0]
+        found[step] = float(chosen.sum(-1).exp().mean())
+    return found
+
+
+# --- tables and pictures ------------------------------------------------------------------------------
+
+
+def rollouts_to(found: Curve, goal: float) -> int | None:
+    """Rollouts spent when the accuracy was first reached."""
+    return next((rollouts for rollouts, accuracy in found if accuracy >= goal), None)
+
+
+def accuracy_at(found: Curve, rollouts: int) -> float:
+    """The accuracy of the last version before so many rollouts were spent."""
+    return [accuracy for spent_, accuracy in found if spent_ <= rollouts][-1]
+
+
+def summary(curves: dict[str, list[Curve]]) -> list[dict[str, Any]]:
+    """A row a variant, means over the seeds; the common budget is what the thriftiest run spent in all."""
+    budget = min(found[-1][0] for seeds in curves.values() for found in seeds)
+    rows = []
+    for variant, seeds in curves.items():
+        row: dict[str, Any] = {
+            "variant": variant,
+            "rollouts": round(statistics.mean(found[-1][0] for found in seeds)),
+            "final": statistics.mean(found[-1][1] for found in seeds),
+            f"at {budget}": statistics.mean(accuracy_at(found, budget) for found in seeds),
+            "spread": max(accuracy_at(f, budget) for f in seeds) - min(accuracy_at(f, budget) for f in seeds),
+        }
+        for goal in GOALS:
+            reached = [rollouts_to(found, goal) for found in seeds]
+            row[f"to {goal:g}"] = (
+                None if None in reached else round(statistics.mean(x for x in reached if x is not None))
+            )
+        rows.append(row)
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as Markdown."""
+
+    def cell(value: Any) -> str:
+        return "–" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value}"
+
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    return "\n".join([*lines, *("| " + " | ".join(map(cell, row.values())) + " |" for row in rows)])
+
+
+COLOURS = ("#4c566a", "#d08770", "#5e81ac", "#8f5fa8", "#3b8f5a")
+
+
+def picture(curves: dict[str, list[Curve]]) -> str:
+    """The mean curve of each variant as SVG: accuracy against rollouts spent."""
+    width, height, left, bottom = 640, 360, 48, 36
+    most = max(found[-1][0] for seeds in curves.values() for found in seeds)
+    lines = []
+    for tick in range(6):
+        y = height - bottom - (height - bottom - 12) * tick / 5
+        x = left + (width - left - 12) * tick / 5
+        lines.append(f'<line x1="{left}" x2="{width - 12}" y1="{y:.0f}" y2="{y:.0f}" stroke="#ddd"/>')
+        lines.append(f'<text x="{left - 6}" y="{y + 4:.0f}" text-anchor="end">{tick / 5:.1f}</text>')
+        lines.append(f'<text x="{x:.0f}" y="{height - 16}" text-anchor="middle">{most * tick / 5 / 1000:.0f}k</text>')
+    for colour, (number, (variant, seeds)) in zip(COLOURS, enumerate(curves.items()), strict=False):
+        points = []
+        for index in range(min(map(len, seeds))):
+            spent_ = statistics.mean(found[index][0] for found in seeds)
+            accuracy = statistics.mean(found[index][1] for found in seeds)
+            x = left + (width - left - 12) * spent_ / most
+            points.append(f"{x:.1f},{height - bottom - (height - bottom - 12) * accuracy:.1f}")
+        lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(points)}"/>')
+        y = height - bottom - 12 - 16 * (len(curves) - 1 - number)
+        lines.append(f'<text x="{width - 180}" y="{y}" fill="{colour}">{variant}</text>')
+    lines.append(f'<text x="{width / 2:.0f}" y="{height - 2}" text-anchor="middle">rollouts spent</text>')
+    body = "\n".join(lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        f'font-size="12">\n<title>Accuracy against rollouts spent</title>\n{body}\n</svg>\n'
+    )
+
+
+def main() -> None:
+    """Run all variants of all seeds, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--groups", type=int, default=16, help="groups a batch")
+    parser.add_argument("--every", type=int, default=5, help="steps between two points of a curve")
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--until", type=float, default=0.3, help="accuracy at which the warm-up ends")
+    parser.add_argument("--picture", type=Path, default=None)
+    parser.add_argument("--partial", type=Path, default=None, help="keeps finished curves, and goes on from them")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    done: dict[str, Curve] = json.loads(given.partial.read_text()) if given.partial and given.partial.exists() else {}
+    size = {"groups": given.groups, "capacity": 3 * given.groups, "lr": given.lr}
+    with tempfile.TemporaryDirectory(prefix="astraflow-ablation-") as name:
+        for seed in given.seeds:
+            model = Path(name) / f"model-{seed}"
+            for variant, flow in VARIANTS.items():
+                if f"{seed}/{variant}" in done:
+                    continue
+                if not model.exists():
+                    warm = Path(tempfile.mkdtemp(dir=name))
+                    warmup = (
+                        f"warmup = {{ until_accuracy = {given.until}, max_steps = 800, batch_size = 128, lr = 1e-3 }}"
+                    )
+                    run(warm, keep=model, seed=seed, model="tiny-qwen3", warmup=warmup, steps=1, **size)
+                folder = Path(tempfile.mkdtemp(dir=name))
+                done[f"{seed}/{variant}"] = run(
+                    folder, every=given.every, seed=seed, model=model, flow=flow, steps=given.steps, **size
+                )
+                if given.partial:
+                    given.partial.parent.mkdir(parents=True, exist_ok=True)
+                    given.partial.write_text(json.dumps(done))
+    curves = {variant: [[tuple(p) for p in done[f"{s}/{variant}"]] for s in given.seeds] for variant in VARIANTS}
+    rows = summary(curves)  # type: ignore[arg-type]
+    if given.picture:
+        given.picture.write_text(picture(curves))  # type: ignore[arg-type]
+    report = {"benchmark": "ablation", "rows": rows, "curves": curves, "steps": given.steps, "seeds": given.seeds}
+    print(json.dumps(report, indent=2) if given.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -60,7 +60,7 @@ async def test_everyone_who_waits_is_told_with_the_logs_last_lines(llama_folder:
     for result in results:
         assert isinstance(result, EngineError)
         assert result.kind == "died"
-        assert "died unexpectedly (exit code: -9)" in result.what, "the log says why"
+        assert "died unexpectedly" in result.what, "the log says why"
     for call in (engine.generate(ask([5])), engine.load(update_of(llama(2), 1))):
         with pytest.raises(EngineError):
             await asyncio.wait_for(call, 10)

@@ -65,7 +65,7 @@ $(VERIFIERS_STAMP): $(STAMP)
 	@touch $@
 
 test-verifiers: $(VERIFIERS_STAMP)  ## an environment of verifiers trains through a pool; beside .venv (170 MB, made here)
-	$(VERIFIERS)/bin/python -m pytest -q tests/raas/test_verifiers.py tests/raas/test_openai_client.py
+	$(VERIFIERS)/bin/python -m pytest -q tests/verifiers
 
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
 	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm

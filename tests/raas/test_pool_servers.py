@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ pytestmark = pytest.mark.anyio
 __all__ = ["tiny"]
 
 
-def children() -> list[int]:
-    return [process.pid for process in psutil.Process().children(recursive=True)]
+def children(before: Collection[int] = ()) -> list[int]:
+    """Processes below this one, without those that were there before: servers that other tests share."""
+    return [process.pid for process in psutil.Process().children(recursive=True) if process.pid not in before]
 
 
 def with_server(**more: Any) -> dict[str, Any]:
@@ -33,9 +35,9 @@ def with_server(**more: Any) -> dict[str, Any]:
 
 
 async def test_a_pool_of_a_server_plays_follows_and_leaves_nothing(tiny: Path) -> None:
-    bench = Bench(tiny, **with_server())
+    bench, before = Bench(tiny, **with_server()), children()
     async with bench.pool():
-        started = children()
+        started = children(before)
         assert len(started) >= 3
         bench.lease(0)
         await bench.until(lambda: bench.facts(Committed))
@@ -55,11 +57,11 @@ async def test_a_pool_of_a_server_plays_follows_and_leaves_nothing(tiny: Path) -
 
 async def test_a_server_that_dies_ends_the_pool_and_says_why(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIE", "1")
-    bench = Bench(tiny, **with_server())
+    bench, before = Bench(tiny, **with_server()), children()
     bench.publish()
     task = bench.run()
     await bench.until(lambda: bench.facts(PoolJoined) or task.done())
-    started = children()
+    started = children(before)
     bench.lease(0)
     with pytest.raises(EngineError, match=r"ended with code 3(?s:.*)out of luck"):
         await asyncio.wait_for(task, 60)

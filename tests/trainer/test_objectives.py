@@ -132,7 +132,7 @@ def test_distillation_moves_the_policy_to_its_teacher(model_folder, tmp_path):
     pupil.objective.start(setting(model_folder))
     rng = np.random.default_rng(0)
     before = reverse_kl(pupil.model, teacher)
-    for _ in range(20):
+    for _ in range(40):
         rows = [sampled(pupil.model, rng) for _ in range(24)]
         assert np.isfinite(train_batch(pupil, LoadedBatch(0, [Part(0, rows)], {})).metrics["teacher_kl"])
     assert before > 0.02

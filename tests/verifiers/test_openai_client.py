@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import openai
 import pytest
 
 from astraflow.workflows import user
@@ -9,7 +10,6 @@ from tests.raas.test_gateway import serving
 from tests.workflows.conftest import CHATML, Stage
 from tests.workflows.test_tools import CALL, TOOL_TEMPLATE, TOOLS
 
-openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.anyio
 
 

@@ -26,7 +26,6 @@ from storage import open_store
 from storage.errors import ConfigError, EpisodeError
 from tests.workflows.conftest import CHATML, Stage
 
-vf = pytest.importorskip("verifiers.v1")
 pytestmark = pytest.mark.anyio
 
 PLUGIN = '''

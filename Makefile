@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -q -n 2 --reruns 1
-UNITS := -m 'not e2e and not kill and not soak and not vllm'
+UNITS := -m 'not e2e and not kill and not parts and not soak and not vllm'
 VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed
@@ -43,8 +43,12 @@ lint: $(STAMP)  ## format, lint, types, layers
 units: $(STAMP) workload-packages  ## unit, property, contract and simulation tests
 	$(PYTEST) --dist loadfile $(UNITS)
 
-e2e: $(STAMP)  ## whole runs with Prefect, the kill tests, the README's commands
-	$(PYTEST) --dist worksteal -m '(e2e or kill) and not soak and not operator' --durations=10
+e2e: $(STAMP)  ## whole runs with Prefect, the kill tests
+	$(PYTEST) --dist worksteal -m '(e2e or kill) and not parts and not soak and not operator' --durations=10
+
+parts: $(STAMP)  ## whole runs of single parts: ranks, elastic pools, mirrors, parity; more seeds of the simulation
+	$(PYTEST) --dist worksteal -m 'parts and not soak' --durations=5
+	ASTRAFLOW_SEEDS=1000 $(BIN)/python -m pytest -q --timeout 900 tests/simulation/test_runs.py
 
 workload-packages:  # the sandbox and the dictionary; without them Landlock and other corpora are left
 	@command -v bwrap >/dev/null && test -e /usr/share/dictd/foldoc.index || \
@@ -55,7 +59,7 @@ chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 
-operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, the first project's page
+operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, every document's commands
 	$(BIN)/python -m pytest -q --reruns 1 -m operator tests/browser tests/docs
 
 $(VERIFIERS_STAMP): $(STAMP)
@@ -121,4 +125,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: parts bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

@@ -170,14 +170,9 @@ def test_the_short_commands_of_a_document_work(document: Path, tmp_path: Path) -
 
 
 @pytest.mark.e2e
+@pytest.mark.operator
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(path, marks=[] if path.parent == ROOT else pytest.mark.operator, id=path.name)
-        for path in documents_with(e2e=True)
-    ],
-)
+@pytest.mark.parametrize("document", documents_with(e2e=True), ids=lambda path: path.name)
 def test_all_commands_of_a_document_work(document: Path, tmp_path: Path) -> None:
     check_document(document, tmp_path, e2e=True, timeout_s=1700)
 

@@ -11,7 +11,7 @@ from storage import open_store
 from tests.e2e.runs import RunUnderTest
 from tests.e2e.stack import LocalStack
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.parts]
 
 STEPS = 6
 

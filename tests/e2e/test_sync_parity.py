@@ -15,6 +15,7 @@ SIZE = ("--steps", "5", "--repeats", "1", "--groups", "4")
 
 
 @pytest.mark.e2e
+@pytest.mark.parts
 def test_a_run_without_staleness_equals_the_plain_loop_bit_for_bit() -> None:
     command = [sys.executable, str(ROOT / "tests" / "benchmarks" / "sync_parity.py"), *SIZE, "--json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

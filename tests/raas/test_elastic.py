@@ -28,7 +28,7 @@ from storage import open_store
 from storage.keys import RunKeys
 from tests.simulation.invariants import check_run
 
-pytestmark = [pytest.mark.anyio, pytest.mark.kill, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.kill, pytest.mark.parts, pytest.mark.timeout(900)]
 
 CHILD = """
 import asyncio, sys

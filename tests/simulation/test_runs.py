@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.invariants import check_run
 from tests.simulation.world import run_world
 
-SEEDS = int(os.environ.get("ASTRAFLOW_SEEDS", "1000"))
+SEEDS = int(os.environ.get("ASTRAFLOW_SEEDS", "300"))
 FIRST = int(os.environ.get("ASTRAFLOW_FIRST_SEED", "0"))
 CHUNK = 50
 pytestmark = [pytest.mark.soak] if SEEDS > 1000 else []

@@ -89,6 +89,7 @@ def live_with(run, ranks, life):
 
 
 @pytest.mark.kill
+@pytest.mark.parts
 def test_killed_with_two_ranks_and_gone_on_with_one(make_run, monkeypatch):
     runs = [make_run(name=name, steps=8, checkpoint_every=2) for name in ("straight", "killed")]
     for run in runs:
@@ -120,6 +121,7 @@ def test_killed_with_two_ranks_and_gone_on_with_one(make_run, monkeypatch):
 
 
 @pytest.mark.kill
+@pytest.mark.parts
 def test_a_rank_that_fails_ends_them_all_with_its_reason(make_run):
     run = make_run(name="diverges", steps=3, lr=1e39, ranks=2)
     run.decide(*[run.batched(n) for n in range(3)])

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from astraflow.config import Dataflow, Problems, RunConfig, Trainer
 from tests.browser.ui import Operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operator, pytest.mark.timeout(900)]
 
-NAME = "The run's name: its folder in the store."
-LR = "Peak learning rate of AdamW."
+NAME = str(RunConfig.model_fields["name"].description)
+LR = str(Trainer.model_fields["lr"].description)
+GROUP_SIZE = str(Dataflow.model_fields["group_size"].description)
+SOURCE = str(Problems.model_fields["source"].description)
 ACTION = (
     "pause: give no more leases; resume: give them again; stop: end the run, with checkpoints; "
     "drain: let one participant finish and leave."
@@ -28,7 +31,7 @@ def test_the_form_is_the_recipe_and_a_finished_run_shows_its_figures(operator: O
     page = operator.page
     operator.open_form("experiment", "small")
     assert operator.field(LR).input_value() == "0.001"
-    assert operator.field("Episodes of one problem that are leased together.").input_value() == "4"
+    assert operator.field(GROUP_SIZE).input_value() == "4"
     operator.shoot("1-form")
 
     operator.field(LR).fill("-1")
@@ -66,8 +69,7 @@ def test_the_form_is_the_recipe_and_a_finished_run_shows_its_figures(operator: O
 def test_values_that_only_the_run_can_refuse_are_named_on_the_flow_run(operator: Operator) -> None:
     operator.open_form("experiment", "small")
     operator.field(NAME).fill("unfit")
-    source = "A .jsonl file (fields prompt, answer[, id, …]), or a built-in generator: 'addition'."
-    operator.field(source).fill("/nowhere/problems.jsonl")
+    operator.field(SOURCE).fill("/nowhere/problems.jsonl")
     flow_run = operator.submitted()
     operator.wait_for_state(flow_run, "Failed")
     expect(

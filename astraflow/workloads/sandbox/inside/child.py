@@ -43,7 +43,6 @@ def wall_in(job: dict[str, Any]) -> None:
     size = limits["memory_mb"] << 20
     for what, most in (
         (resource.RLIMIT_AS, size),
-        (resource.RLIMIT_CPU, limits["cpu_s"]),
         (resource.RLIMIT_FSIZE, limits["file_mb"] << 20),
         (resource.RLIMIT_NOFILE, 64),
         (resource.RLIMIT_NPROC, job["processes"]),
@@ -51,6 +50,8 @@ def wall_in(job: dict[str, Any]) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (most, most))
+    # SIGXCPU says why; who ignores it is killed a second later, well past the limit however the kernel samples time.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu_s"], limits["cpu_s"] + 1))
     seccomp.die_with_parent()
     seccomp.install(seccomp.program(os.getpid()))
 

@@ -182,7 +182,7 @@ class Watch:
         if self._killed:
             return self._killed
         if code < 0:
-            if -code in (signal.SIGKILL, signal.SIGXCPU) and cpu_s >= 0.9 * self._limits["cpu_s"]:
+            if -code == signal.SIGXCPU or (-code == signal.SIGKILL and cpu_s >= self._limits["cpu_s"]):
                 return "timeout"
             return "output" if -code == signal.SIGXFSZ else "crashed" if -code in _CRASHES else "killed"
         if self._said.get("memory"):

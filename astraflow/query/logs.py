@@ -7,15 +7,14 @@ the cursors is not yet part of the run. Nothing is decided here, so a reader can
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from astraflow.records import DecisionRecord, FactRecord, Rejected, decode
 from storage.errors import DataError, NotFound
+from storage.fetch import fetch_all
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
-_CONCURRENT_GETS = 48
 _RECORDS_AT_ONCE = 2000  # bounds the memory of a first reading
 
 
@@ -35,14 +34,6 @@ class SeenDecision:
     seq: int
     record: DecisionRecord
     facts: list[SeenFacts]
-
-
-def get_many(store: ObjectStore, keys: Sequence[str]) -> list[bytes]:
-    """The objects under ``keys`` in order: concurrently where a request is a round trip, plainly on a local disk."""
-    if len(keys) < 2 or store.url.startswith(("file:", "memory:")):
-        return [store.get(key) for key in keys]
-    with ThreadPoolExecutor(min(_CONCURRENT_GETS, len(keys))) as executor:
-        return list(executor.map(store.get, keys))
 
 
 class RunLogReader:
@@ -65,9 +56,8 @@ class RunLogReader:
 
     def _read(self, keys: Sequence[str]) -> list[SeenDecision]:
         cursors = dict(self._cursors)
-        records = [
-            decode(data, DecisionRecord, where=key) for key, data in zip(keys, get_many(self._store, keys), strict=True)
-        ]
+        found = fetch_all(self._store, self._store.get, keys)
+        records = [decode(data, DecisionRecord, where=key) for key, data in zip(keys, found, strict=True)]
         ranges = [_move_cursors(cursors, record) for record in records]
         outbox_keys = [self._keys.outbox(who, seq) for taken in ranges for who, seq in taken]
         facts = dict(zip(outbox_keys, self._get_facts(outbox_keys), strict=True))
@@ -90,7 +80,7 @@ class RunLogReader:
 
     def _get_facts(self, keys: list[str]) -> list[bytes]:
         try:
-            return get_many(self._store, keys)
+            return fetch_all(self._store, self._store.get, keys)
         except NotFound as error:
             raise DataError(
                 "an outbox record that a decision was made on is gone",

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from astraflow.query import reports
 from astraflow.query.fold import BatchView, PartView, RunFold, VersionView
-from astraflow.query.logs import get_many
 from astraflow.query.reports import schema as _schema
 from astraflow.weights.manifest import Manifest, decode_manifest
+from storage.fetch import fetch_all
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -144,7 +144,7 @@ def read_manifests(store: ObjectStore, keys: RunKeys, wanted: Sequence[tuple[str
     names = [keys.manifest(policy, version) for policy, version in wanted]
     return [
         decode_manifest(data, where=name, policy=policy, version=version)
-        for data, name, (policy, version) in zip(get_many(store, names), names, wanted, strict=True)
+        for data, name, (policy, version) in zip(fetch_all(store, store.get, names), names, wanted, strict=True)
     ]
 
 
@@ -216,7 +216,7 @@ def steps_table(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
     for policy in sorted(policies):
         prefix = keys.steps(policy)
         names = [info.key for info in store.list(prefix) if info.key.endswith(".parquet")]
-        for data in get_many(store, names):
+        for data in fetch_all(store, store.get, names):
             table = pq.read_table(pa.BufferReader(data))
             if "policy" not in table.column_names:
                 table = table.add_column(0, "policy", pa.array([policy] * table.num_rows, pa.string()))

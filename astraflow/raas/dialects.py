@@ -37,10 +37,9 @@ class Dialect:
     reload: Callable[[str, int], tuple[str, Json]] | None = None
 
 
-def _vllm_body(request: GenerationRequest, model: str) -> Json:
+def _vllm_sampling(request: GenerationRequest) -> Json:
+    """What both of vLLM's routes call the same."""
     return {
-        "model": model,
-        "prompt": list(request.prompt_ids),
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -49,6 +48,14 @@ def _vllm_body(request: GenerationRequest, model: str) -> Json:
         "seed": request.seed & _SIGNED,
         "stop": list(request.stop),
         "stop_token_ids": sorted(request.stop_token_ids),
+    }
+
+
+def _vllm_body(request: GenerationRequest, model: str) -> Json:
+    return {
+        "model": model,
+        "prompt": list(request.prompt_ids),
+        **_vllm_sampling(request),
         "include_stop_str_in_output": True,
         "logprobs": 0,
         "return_token_ids": True,
@@ -61,17 +68,7 @@ def _vllm_read(answer: Json) -> Said:
 
 
 def _generate_body(request: GenerationRequest, model: str) -> Json:
-    sampling = {
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k,
-        "min_p": request.min_p,
-        "seed": request.seed & _SIGNED,
-        "stop": list(request.stop),
-        "stop_token_ids": sorted(request.stop_token_ids),
-        "logprobs": 1,
-    }
+    sampling = {**_vllm_sampling(request), "logprobs": 1}
     return {"model": model, "token_ids": list(request.prompt_ids), "sampling_params": sampling}
 
 

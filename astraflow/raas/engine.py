@@ -7,8 +7,10 @@ engine serves one policy; its pool decides when new weights are loaded, the engi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
+
+from storage.errors import EpisodeError
 
 if TYPE_CHECKING:
     from astraflow.weights.update import WeightUpdate
@@ -83,3 +85,19 @@ class Engine(Protocol):
     async def close(self) -> None:
         """End; whoever waits gets ``EngineError``."""
         ...
+
+
+def fit_context(request: GenerationRequest, max_context: int | None) -> GenerationRequest:
+    """The request with ``max_tokens`` cut to what a context of so many tokens leaves; None: any length.
+
+    Raises ``EpisodeError`` (``too_long``, ``empty_prompt``) if nothing can be sampled.
+    """
+    room = request.max_tokens if max_context is None else max_context - len(request.prompt_ids)
+    if not request.prompt_ids or room < 1:
+        raise EpisodeError(
+            f"a prompt of {len(request.prompt_ids)} tokens cannot be continued",
+            where=f"policy {request.policy}",
+            remedy=f"The model's context is {max_context} tokens: shorten the prompt",
+            kind="too_long" if request.prompt_ids else "empty_prompt",
+        )
+    return request if room >= request.max_tokens else replace(request, max_tokens=room)

@@ -19,13 +19,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from astraflow.raas.decoder import Decode, Decoder, Row
-from astraflow.raas.engine import Generation, GenerationRequest
+from astraflow.raas.engine import Generation, GenerationRequest, fit_context
 from astraflow.raas.jobs import Job, Load, fail, resolve, tell_progress
 from astraflow.raas.load import load_tensors
 from storage.errors import DataError, EngineError, EpisodeError
@@ -97,22 +96,15 @@ class TransformersEngine:
             raise self._death
 
     def _fit(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with ``max_tokens`` cut to what the model's context leaves."""
-        room = request.max_tokens if self._max_context is None else self._max_context - len(request.prompt_ids)
-        if not request.prompt_ids or room < 1:
-            raise EpisodeError(
-                f"a prompt of {len(request.prompt_ids)} tokens cannot be continued",
-                where=f"policy {request.policy}",
-                remedy=f"The model's context is {self._max_context} tokens: shorten the prompt",
-                kind="too_long" if request.prompt_ids else "empty_prompt",
-            )
+        """The request as the model's context and this engine's means allow it."""
+        fitted = fit_context(request, self._max_context)
         if request.stop and self._decode is None:
             raise EpisodeError(
                 "stop texts need a tokenizer, and this engine was made without one",
                 where=f"policy {request.policy}",
                 kind="unsupported",
             )
-        return request if room >= request.max_tokens else replace(request, max_tokens=room)
+        return fitted
 
     def _hand_over(self) -> None:
         jobs, self._fresh = self._fresh, []

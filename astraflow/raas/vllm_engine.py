@@ -23,11 +23,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from astraflow.raas.engine import Generation, GenerationRequest
+from astraflow.raas.engine import Generation, GenerationRequest, fit_context
 from astraflow.raas.lifeline import CALL_S, Lifeline
 from astraflow.raas.vllm_guard import Guard
 from astraflow.raas.vllm_patch import Patch, remove_patch, write_patch
@@ -98,7 +98,7 @@ class VllmEngine:
     # --- generating ------------------------------------------------------------------------------
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        request = self._fit(request)
+        request = fit_context(request, self._max_context)
         begun = time.monotonic()
         job = _Job(request)
         output: RequestOutput | None = None
@@ -158,18 +158,6 @@ class VllmEngine:
     def _salt(self) -> str | None:
         """Prefixes are found by requests of the same salt only."""
         return str(self.version) if self._keeps_kv else None
-
-    def _fit(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with ``max_tokens`` cut to what the model's context leaves."""
-        room = self._max_context - len(request.prompt_ids)
-        if not request.prompt_ids or room < 1:
-            raise EpisodeError(
-                f"a prompt of {len(request.prompt_ids)} tokens cannot be continued",
-                where=f"policy {request.policy}",
-                remedy=f"The model's context is {self._max_context} tokens: shorten the prompt",
-                kind="too_long" if request.prompt_ids else "empty_prompt",
-            )
-        return request if room >= request.max_tokens else replace(request, max_tokens=room)
 
     # --- new weights -----------------------------------------------------------------------------
 

@@ -113,11 +113,6 @@ class Agent:
             self._sent += 1
             self.world.manager_hears()
 
-    @property
-    def has_said_all(self) -> bool:
-        """Nothing waits to be sent."""
-        return not self._outbox
-
     def decisions(self) -> Iterator[r.AnyDecision]:
         """All decisions that are there and not read yet."""
         while True:

@@ -248,18 +248,17 @@ def _reader(place: Place, version: int) -> Subscriber:
 
 def _rates(place: Place) -> dict[int, float]:
     """Learning rates by version, from the trainer's rows of steps; empty where there are none."""
-    from concurrent.futures import ThreadPoolExecutor
     from functools import partial
 
+    from storage.fetch import fetch_all
     from storage.tables import read_table
 
     keys = [info.key for info in place.store.list(place.keys.steps(place.policy)) if info.key.endswith(".parquet")]
     rates: dict[int, float] = {}
-    with ThreadPoolExecutor(8) as pool:
-        for table in pool.map(partial(read_table, place.store), keys):
-            for row in table.to_pylist():
-                if row.get("lr") is not None and row.get("version", -1) >= 0:
-                    rates[row["version"]] = row["lr"]
+    for table in fetch_all(place.store, partial(read_table, place.store), keys):
+        for row in table.to_pylist():
+            if row.get("lr") is not None and row.get("version", -1) >= 0:
+                rates[row["version"]] = row["lr"]
     return rates
 
 

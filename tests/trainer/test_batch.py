@@ -16,35 +16,8 @@ from astraflow.trainer.batch import micro_batches, pack_rows
 from astraflow.trainer.logprobs import token_logprobs
 from astraflow.trainer.losses import Grpo
 from astraflow.trainer.reader import LoadedBatch, Part, Sequence
-from astraflow.trainer.step import Learner, learning_rate, new_optimizer, train_batch
-
-VOCABULARY = 128
-
-
-def sequence(rng, prompt=None, response=None, temperature=1.0, pool="local"):
-    prompt, response = prompt or int(rng.integers(1, 9)), response or int(rng.integers(1, 9))
-    mask = rng.random(response) < 0.7
-    mask[-1] = True
-    return Sequence(
-        pool=pool,
-        prompt_ids=rng.integers(3, VOCABULARY, prompt).astype(np.int32),
-        response_ids=rng.integers(3, VOCABULARY, response).astype(np.int32),
-        logprobs=(-4.85 + 0.3 * rng.standard_normal(response)).astype(np.float32),
-        loss_mask=mask,
-        lags=np.zeros(response, dtype=np.int64),
-        reward=float(rng.integers(0, 2)),
-        temperature=temperature,
-    )
-
-
-def loaded(rng, parts=4, members=4):
-    return LoadedBatch(0, [Part(g, [sequence(rng) for _ in range(members)]) for g in range(parts)], {})
-
-
-def learner(folder, **settings):
-    model = load_causal_lm(folder, torch.float32)
-    config = Trainer(lr=1e-3, grad_clip=1e9, **settings)
-    return Learner(model, new_optimizer(model, config), Grpo(), config, pad_id=0, constant_tokens=8)
+from astraflow.trainer.step import learning_rate, train_batch
+from tests.trainer.samples import learner, loaded, sequence
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 200))

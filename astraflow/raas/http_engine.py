@@ -243,6 +243,7 @@ class HttpEngine:
                     where=self._where,
                     kind="refused",
                 )
+            self.version = update.version  # before the door opens: what is asked from then on is drawn by it
         finally:
             self._open.set()
         await asyncio.to_thread(shutil.rmtree, before, True)

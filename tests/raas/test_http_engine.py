@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,26 @@ async def until(done: Callable[[], object]) -> None:
 
 def family(child: ChildServer) -> list[int]:
     return [child.pid, *(process.pid for process in psutil.Process(child.pid).children(recursive=True))]
+
+
+async def test_what_is_asked_while_an_old_folder_goes_is_of_the_new_version(
+    folder: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = HttpEngine("p", cfg.Server(command=SGLANG, dialect="sglang"), folder, update="abort")
+    await engine.load(marked(tiny, 0))
+    remove = shutil.rmtree
+
+    def slowly(path: Path, ignore_errors: bool = False) -> None:
+        time.sleep(0.5 if ignore_errors and path.name == "version-0" else 0)
+        remove(path, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", slowly)
+    loading = asyncio.create_task(engine.load(marked(tiny, 1)))
+    while not loading.done():
+        answer = await engine.generate(ask())
+        assert [token - 10 for token in answer.token_ids] == answer.versions
+    await loading
+    await engine.close()
 
 
 @pytest.mark.parametrize("mode", ["finish", "abort"])

@@ -310,7 +310,8 @@ def test_merges_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch, caplog: p
     waiting.add(spans, _layout(_published_once()))
     begin.set()
     assert waiting.settle(30)
-    assert made == spans[: len(made)]
+    # The worker takes its first when it will: what was added before that is what may wait beside it.
+    assert made == [span for span in spans if span in made]
     assert 2 <= len(made) <= 3
     assert caplog.text.count("merges wait") == 9 - len(made)
 

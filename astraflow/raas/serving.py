@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from astraflow import config as cfg
-from astraflow.models import download_model_files, empty_causal_lm, load_tokenizer
+from astraflow.models import context_of, download_model_files, empty_causal_lm, load_tokenizer
 from astraflow.pace import Pace
 from astraflow.raas.contact import Contact
 from astraflow.raas.engine import Engine
@@ -68,12 +68,11 @@ async def make_engine(folder: Path, pool: cfg.Pool) -> Engine:
     torch.set_num_threads(pool.threads)
     tokenizer = await asyncio.to_thread(load_tokenizer, folder)
     model = await asyncio.to_thread(empty_causal_lm, folder, torch.float32)
-    context = getattr(model.config, "max_position_embeddings", None)
     return TransformersEngine(
         model,
         max_batch=pool.max_batch,
         update=pool.update,
-        max_context=context,
+        max_context=context_of(model.config),
         threads=pool.threads,
         decode=functools.partial(Renderer(tokenizer).decode, special=True),
     )

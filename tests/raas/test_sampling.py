@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import numpy as np
@@ -96,11 +97,12 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-async def test_logprobs_match_a_recompute_on_the_same_support(update_of) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize("cuts", [{"top_p": 0.8, "top_k": 40, "min_p": 0.01}, {"min_p": 0.3}], ids=str)
+async def test_logprobs_match_a_recompute_on_the_same_support(update_of, cuts) -> None:  # type: ignore[no-untyped-def]
     """Warm, and with a nucleus: the recorded log-probs are those of a plain pass over the sequence, cut alike."""
     engine = TransformersEngine(_qwen3(1))
     await engine.load(update_of(_qwen3(2), 0))
-    request = GenerationRequest("p", (5, 6, 7), 20, frozenset([-1]), 0.7, 3, top_p=0.8, top_k=40, min_p=0.01)
+    request = GenerationRequest("p", (5, 6, 7), 20, frozenset([-1]), 0.7, 3, **cuts)
     answer = await engine.generate(request)
     await engine.close()
     with torch.inference_mode():
@@ -113,6 +115,26 @@ async def test_logprobs_match_a_recompute_on_the_same_support(update_of) -> None
     whole = torch.log_softmax(logits / 0.7, -1).gather(1, torch.tensor(answer.token_ids)[:, None])[:, 0]
     assert (found - cut).abs().max() < 1e-5
     assert (found - whole).abs().max() > 1e-2  # the whole vocabulary is another distribution
+
+
+@pytest.mark.anyio
+async def test_min_p_leaves_out_what_is_far_less_likely_than_the_likeliest(update_of) -> None:  # type: ignore[no-untyped-def]
+    """Of the whole vocabulary such tokens are drawn; with min_p none is, and at 1 only the likeliest is left."""
+    engine = TransformersEngine(_qwen3(1))
+    await engine.load(update_of(_qwen3(2), 0))
+    with torch.inference_mode():
+        logits = _qwen3(2)(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1].float()
+    far = torch.nonzero(logits < logits.max() + math.log(0.5)).flatten().tolist()
+
+    async def first_tokens(min_p: float) -> set[int]:
+        asked = [GenerationRequest("p", (5, 6, 7), 1, frozenset([-1]), 1.0, s, min_p=min_p) for s in range(200)]
+        return {answer.token_ids[0] for answer in await asyncio.gather(*map(engine.generate, asked))}
+
+    free, cut, one = [await first_tokens(min_p) for min_p in (0.0, 0.5, 1.0)]
+    await engine.close()
+    assert free & set(far)
+    assert cut and not cut & set(far)
+    assert one == {int(logits.argmax())}
 
 
 @pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""How a run shows in Prefect: its live page, a progress artifact a trainer, a table of pools, and the final figures.
+"""How a run shows in Prefect: its live page, trainers' progress, tables of pools and load reports, final figures.
 
 All are written by the experiment, from the store; each is one artifact that is updated in place.
 """
@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 
 from storage.errors import AstraFlowError
 from tasks.artifacts import LiveArtifact, artifact_key, artifact_url
+from tasks.load_reports import LoadReports
 
 if TYPE_CHECKING:
     from astraflow.follow import RunFollower
@@ -36,13 +37,15 @@ class RunPage:
         from astraflow import open_run  # noqa: PLC0415  # as above
 
         config = view.config
-        self._view, self._note, self._fault = view, note, ""
+        self._view, self._note = view, note
+        self._faults: dict[str, str] = {}
         self._run = open_run(f"{config.store}/{config.name}")
         own, about = flow_run.id, f"The run {config.name} as it goes"
         self._page = LiveArtifact("markdown", key=artifact_key("run", config.name), flow_run=own, description=about)
         self._pools = LiveArtifact(
             "table", key=artifact_key("pools", config.name), flow_run=own, description=f"Pools of {config.name}"
         )
+        self._loads = LoadReports(self._run, own)
         self._of_children: dict[tuple[str, str], LiveArtifact] = {}
 
     def write(self, flow_runs: Mapping[str, str], events: Sequence[str] = (), *, state: str = "") -> None:
@@ -50,20 +53,26 @@ class RunPage:
 
         Raises nothing: what goes wrong is noted, once as long as it stays the same.
         """
+        if self._guard("the run could not be read for its page", self._run.refresh):
+            self._guard("the run's page could not be drawn", lambda: self._write(flow_runs, events, state))
+            self._guard("the load reports could not be told", self._write_loads)
+
+    def _guard(self, what: str, write: Callable[[], object]) -> bool:
+        """Whether it went well."""
         try:
-            self._write(flow_runs, events, state)
+            write()
         except Exception as error:  # noqa: BLE001  # a page is for the eye: whatever it meets, the run goes on
             fault = str(error) if isinstance(error, AstraFlowError) else f"{type(error).__name__}: {error}"
-            if fault != self._fault:
-                self._note(f"the run's page could not be drawn: {fault}")
-            self._fault = fault
-        else:
-            self._fault = ""
+            if fault != self._faults.get(what):
+                self._note(f"{what}: {fault}")
+            self._faults[what] = fault
+            return False
+        self._faults.pop(what, None)
+        return True
 
     def _write(self, flow_runs: Mapping[str, str], events: Sequence[str], state: str) -> None:
         from astraflow.pages.page import page, pools  # noqa: PLC0415  # as above
 
-        self._run.refresh()
         before = self._page.id
         self._page.write(page(self._run, self._view, state=state, events=events))
         if self._page.id is not None and self._page.id != before:
@@ -74,6 +83,12 @@ class RunPage:
         for policy in self._view.policies:
             if f"trainer-{policy}" in flow_runs:
                 self._write_progress(policy, flow_runs[f"trainer-{policy}"])
+
+    def _write_loads(self) -> None:
+        before = self._loads.table.id
+        self._loads.write()
+        if self._loads.table.id is not None and self._loads.table.id != before:
+            self._note(f"the run's load reports: {artifact_url(self._loads.table.id)}")
 
     def _link(self, child: str, id: str) -> None:
         """On the flow run of each child, the way to the run's page."""

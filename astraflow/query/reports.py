@@ -61,7 +61,7 @@ def load_rows(fold: RunFold) -> Iterator[dict[str, Any]]:
             "decision": seq,
             "epoch": record.epoch,
             "decided_s": record.now,
-            "lags": sorted(lags.items()),
+            "lags": sorted(lags.items(), key=lambda item: int(item[0])),
             "figures": sorted(figures.items()),
         }
 

@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.commands import doctor, logs, looking, project, replaying, simulate, steering, taking_out, weights, why
+from infra.commands import (
+    doctor,
+    logs,
+    looking,
+    maintaining,
+    project,
+    replaying,
+    simulate,
+    steering,
+    taking_out,
+    weights,
+    why,
+)
 from infra.commands.options import EPILOG, Json, Last, RunOption, Store, note, print_json, run_url, say
 from infra.interrupts import INTERRUPTED, farewell, was_heard
 from storage.errors import AstraFlowError, ConfigError
@@ -155,6 +167,7 @@ for command in (
     steering.stop,
     steering.pause,
     steering.resume,
+    maintaining.maintain,
     simulate.simulate,
     taking_out.export,
     taking_out.show,

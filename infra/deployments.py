@@ -25,6 +25,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows.dataflow_manager import dataflow_manager
 from flows.experiment import experiment
+from flows.maintain import maintain
 from flows.operate import operate
 from flows.raas_pool import raas_pool
 from flows.region_mirror import region_mirror
@@ -40,13 +41,25 @@ OF_REGION = "of-region"  # tags the deployments of regions, which the next stack
 _FOR_WORKERS = ("PREFECT_LOGGING_EXTRA_LOGGERS", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY")
 """What flow runs of a worker have in common with those of the runner: their core's lines and their heartbeats."""
 
-FLOWS: tuple[Flow[Any, Any], ...] = (experiment, operate, dataflow_manager, raas_pool, region_mirror, trainer)
+FLOWS: tuple[Flow[Any, Any], ...] = (
+    experiment,
+    operate,
+    maintain,
+    dataflow_manager,
+    raas_pool,
+    region_mirror,
+    trainer,
+)
 
 
 def local_deployments() -> list[RunnerDeployment]:
     """One deployment ``{flow}/local`` of each flow; forms begin with this stack's store."""
     store = named_store(None)
-    filled: dict[str, dict[str, Any]] = {"experiment": {"config": {"store": store}}, "operate": {"store": store}}
+    filled: dict[str, dict[str, Any]] = {
+        "experiment": {"config": {"store": store}},
+        "operate": {"store": store},
+        "maintain": {"store": store},
+    }
     return [_deployment(flow, "local", flow.description or "", filled.get(flow.name, {})) for flow in FLOWS]
 
 

@@ -32,6 +32,11 @@ COMMIT_POINTS = (
     "trainer.before_checkpoint_marker",
     "trainer.after_checkpoint",
     "trainer.after_claim",
+    "maintenance.before_copy",
+    "maintenance.after_copy",
+    "maintenance.after_entry",
+    "maintenance.before_delete",
+    "maintenance.after_delete",
 )
 
 hook: Callable[[str], None] | None = None

@@ -89,6 +89,21 @@ class RunKeys:
             return None
         return TrajectoryPath(match["policy"], int(match["version"]), match["file"])
 
+    @property
+    def compacts(self) -> str:
+        return f"{self.run}/compact/"
+
+    def compact_entry(self, seq: int) -> str:
+        """The log of what was copied together."""
+        return f"{self.run}/compact/log/{seq:06d}.json"
+
+    def compacted(self, policy: str, version: int, unique: str) -> str:
+        """One Parquet object with the rows of many trajectory objects of a policy and version."""
+        return f"{self.run}/compact/policy={policy}/version={version}/{unique}.parquet"
+
+    def is_compacted(self, key: str) -> bool:
+        return key.startswith(self.compacts) and key.endswith(".parquet")
+
     def steps(self, policy: str) -> str:
         return f"{self.run}/steps/policy={policy}/"
 

@@ -4,6 +4,9 @@ What is in it: the rows of admitted groups, out of objects that an effective ``C
 that nobody committed, records that were rejected or lie beyond the cursors, and the rows of attempts that lost, though
 they may lie in an object with rows that won. A dropped part's rows are in: join ``parts`` for what became of them.
 
+Where maintenance has copied many objects into one, the copy is read in their place; a row keeps the ``path`` under
+which it was committed, so nothing else tells the difference.
+
 Columns are those of a trajectory object, ``policy`` and ``version`` of its path (hive: the part's oldest version) and
 ``path``, its key, which is also what the lost rows are filtered by.
 """
@@ -12,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
+from astraflow.compacted import read_compacted
 from astraflow.query.fold import ObjectView, RunFold
 from astraflow.trajectory import SCHEMA
 from storage import ObjectStore, open_store
@@ -44,30 +48,38 @@ def trajectories_dataset(store: ObjectStore, keys: RunKeys, fold: RunFold) -> ds
         _of_one_store(store if url == store.url else open_store(url), keys, views)
         for url, views in sorted(by_store.items())
     ]
-    dataset = children[0] if len(children) == 1 else _union(children)
+    dataset = children[0][0] if len(children) == 1 else _union([child for child, _ in children])
     lost = [expression for view in fold.objects.values() if (expression := _lost_rows(view)) is not None]
+    if strange := [path for _, paths in children for path in paths]:
+        lost.append(ds.field("path").isin(strange))
     return dataset.filter(~functools.reduce(operator.or_, lost)) if lost else dataset
 
 
-def _union(children: list[ds.Dataset]) -> ds.Dataset:
+def _union(children: Sequence[ds.Dataset]) -> ds.Dataset:
     if not children:
         return ds.dataset(TRAJECTORIES.empty_table())
-    return ds.dataset(children, schema=TRAJECTORIES)
+    return ds.dataset(list(children), schema=TRAJECTORIES)
 
 
-def _of_one_store(store: ObjectStore, keys: RunKeys, views: Iterable[ObjectView]) -> ds.Dataset:
+def _of_one_store(
+    store: ObjectStore, keys: RunKeys, views: Iterable[ObjectView]
+) -> tuple[ds.FileSystemDataset, list[str]]:
+    """The objects of one store, copies in place of what they cover, and paths in copies that are not the fold's."""
     parquet = ds.ParquetFileFormat()
     filesystem, root = _arrow_filesystem(store.url)
+    copies = read_compacted(store, keys).copies
+    paths = {view.parts.path: view.parts.size_bytes for view in views}
+    covering = {copies[path].key: copies[path] for path in paths if path in copies}
     fragments = [
-        parquet.make_fragment(
-            root + view.parts.path,
-            filesystem,
-            _partition(keys, view.parts.path),
-            file_size=view.parts.size_bytes or None,
-        )
-        for view in views
+        parquet.make_fragment(root + path, filesystem, _partition(keys, path), file_size=size_bytes or None)
+        for path, size_bytes in paths.items()
+        if path not in copies
     ]
-    return ds.FileSystemDataset(fragments, TRAJECTORIES, parquet, filesystem)
+    for key, copy in covering.items():
+        place = _hive(copy.policy, copy.version)
+        fragments.append(parquet.make_fragment(root + key, filesystem, place, file_size=copy.size_bytes))
+    strange = [path for copy in covering.values() for path in copy.paths if path not in paths]
+    return ds.FileSystemDataset(fragments, TRAJECTORIES, parquet, filesystem), strange
 
 
 def _arrow_filesystem(url: str) -> tuple[pafs.FileSystem, str]:
@@ -84,7 +96,11 @@ def _partition(keys: RunKeys, path: str) -> pc.Expression:
     here = ds.field("path") == path
     if parsed is None:  # no such path passes the manager; its rows would have no policy
         return here
-    return here & (ds.field("policy") == parsed.policy) & (ds.field("version") == pa.scalar(parsed.version, pa.int32()))
+    return here & _hive(parsed.policy, parsed.version)
+
+
+def _hive(policy: str, version: int) -> pc.Expression:
+    return (ds.field("policy") == policy) & (ds.field("version") == pa.scalar(version, pa.int32()))
 
 
 def _lost_rows(view: ObjectView) -> pc.Expression | None:

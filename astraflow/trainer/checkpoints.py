@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import warnings
 from concurrent.futures import Future
 from typing import Any
@@ -28,6 +27,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from astraflow.trainer.checkpoint_folders import MARKER, folders, surplus
 from astraflow.trainer.learner import Learner
 from astraflow.trainer.team import ALONE, Ranks, Team
 from storage.commit_points import commit_point
@@ -41,9 +41,7 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 log = logging.getLogger("astraflow.trainer")
 
-MARKER = "complete.json"
 MAX_FAILURES = 3
-_FOLDER = re.compile(r"(?P<incarnation>\d+)-(?P<step>\d+)/")
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,42 +166,23 @@ class Checkpoints:
             return {"process_group": self._team.files}
         return {"no_dist": True}
 
-    def _folders(self) -> dict[tuple[int, int], list[str]]:
-        """The keys of all checkpoints, whole or not, by (step, incarnation)."""
-        found: dict[tuple[int, int], list[str]] = {}
-        root = self._keys.checkpoints(self._policy)
-        for info in self._store.list(root):
-            name = _FOLDER.match(info.key.removeprefix(root))
-            if name is not None:
-                found.setdefault((int(name["step"]), int(name["incarnation"])), []).append(info.key)
-        return dict(sorted(found.items()))
-
     def _complete(self) -> list[Mark]:
         """All complete checkpoints, oldest first. One whose marker is damaged is none: the one before it serves."""
         marks = []
-        for keys in self._folders().values():
-            for key in keys:
-                if key.endswith(f"/{MARKER}"):
-                    try:
-                        marks.append(msgspec.json.decode(self._store.get(key), type=Mark))
-                    except (msgspec.DecodeError, NotFound) as error:
-                        log.warning("the checkpoint's marker %s is passed over: %s", key, error)
+        for folder in folders(self._store, self._keys, self._policy):
+            if folder.marker is not None:
+                try:
+                    marks.append(msgspec.json.decode(self._store.get(folder.marker), type=Mark))
+                except (msgspec.DecodeError, NotFound) as error:
+                    log.warning("the checkpoint's marker %s is passed over: %s", folder.marker, error)
         return sorted(marks, key=lambda mark: mark.age)
 
     def _prune(self) -> None:
         """Delete old checkpoints, and what a life that was killed left half-written or half-deleted."""
-        folders = self._folders()
-        whole = [age for age, keys in folders.items() if any(key.endswith(f"/{MARKER}") for key in keys)]
-        kept = set(whole[-self._keep :])
-        newest = max(kept, default=(-1, -1))
-        for age, keys in folders.items():
-            half = age not in whole
-            if age in kept or (half and age > newest and age[1] >= newest[1]):
-                continue
-            # The marker first: a half-deleted checkpoint must not look whole.
-            for key in sorted(keys, key=lambda key: not key.endswith(f"/{MARKER}")):
+        for gone in surplus(folders(self._store, self._keys, self._policy), keep=self._keep):
+            for key in gone.keys:
                 self._store.delete(key)
-            files, folder = self._folder(*age)
+            files, folder = self._folder(*gone.age)
             if isinstance(files, LocalFileSystem):  # elsewhere a folder goes with its last object
                 with contextlib.suppress(OSError):
                     files.rmdir(folder)

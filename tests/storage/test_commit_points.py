@@ -86,4 +86,4 @@ def test_a_hook_sees_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_points_are_named_by_who_passes_them() -> None:
     assert len(set(COMMIT_POINTS)) == len(COMMIT_POINTS)
-    assert {name.split(".")[0] for name in COMMIT_POINTS} == {"manager", "pool", "trainer"}
+    assert {name.split(".")[0] for name in COMMIT_POINTS} == {"manager", "pool", "trainer", "maintenance"}

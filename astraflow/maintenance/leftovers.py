@@ -1,0 +1,92 @@
+"""What of a run's trajectories nobody can need: found by the decisions, deleted in an order that loses nothing.
+
+Three things go. Copies that the log of copies does not know: at any time, once the log says that they never count.
+Originals that a copy covers and objects that no decision took in: after ``Stopped`` only. Before an original goes, its
+copy is read whole and checked against its digest, so a copy that was damaged since costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.compacted import Compacted, GivenUp, append_entry
+from astraflow.query.fold import RunFold
+from astraflow.records import new_id
+from storage.commit_points import commit_point
+from storage.errors import DataError, NotFound
+from storage.keys import RunKeys
+from storage.store import ObjectInfo, ObjectStore
+from storage.tables import read_table
+
+log = logging.getLogger("astraflow.maintenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Objects of one kind that can go; ``kind``: originals, orphans, copies, weights, checkpoints, uploads."""
+
+    kind: str
+    keys: tuple[str, ...]
+    size_bytes: int
+
+    @classmethod
+    def of(cls, kind: str, found: Sequence[ObjectInfo]) -> Leftovers:
+        return cls(kind, tuple(info.key for info in found), sum(info.size_bytes for info in found))
+
+
+def find_copies(store: ObjectStore, keys: RunKeys, compacted: Compacted) -> Leftovers:
+    """Copies without effect: their maintainer was killed before it said so, or another one was first."""
+    known = compacted.keys
+    found = [info for info in store.list(keys.compacts) if keys.is_compacted(info.key) and info.key not in known]
+    return Leftovers.of("copies", found)
+
+
+def drop_copies(store: ObjectStore, keys: RunKeys, found: Leftovers, compacted: Compacted) -> Compacted:
+    """Delete copies once the log says that they never count; one that was said to count meanwhile stays."""
+    if found.keys:
+        compacted = append_entry(store, keys, GivenUp(id=new_id(), keys=list(found.keys)), compacted)
+        delete(store, [key for key in found.keys if key not in compacted.keys])
+    return compacted
+
+
+def find_trajectories(
+    store: ObjectStore, keys: RunKeys, fold: RunFold, compacted: Compacted
+) -> tuple[Leftovers, Leftovers]:
+    """Originals that ``compacted`` covers, and objects with no admitted group: attempts that lost or never came in."""
+    originals, orphans = [], []
+    for info in store.list(keys.trajectories):
+        if info.key in compacted.copies:
+            originals.append(info)
+        elif info.key not in fold.objects:
+            orphans.append(info)
+    return Leftovers.of("originals", originals), Leftovers.of("orphans", orphans)
+
+
+def drop_originals(store: ObjectStore, found: Leftovers, compacted: Compacted) -> list[str]:
+    """Delete originals whose copies are whole; returns the damaged copies, whose originals stay."""
+    damaged = []
+    by_copy: dict[str, list[str]] = {}
+    for path in found.keys:
+        by_copy.setdefault(compacted.copies[path].key, []).append(path)
+    for key, paths in sorted(by_copy.items()):
+        copy = compacted.copies[paths[0]]
+        try:
+            rows = read_table(store, key, hash=copy.hash, columns=["path"]).num_rows
+            if rows != copy.rows:
+                raise DataError(f"it has {rows} rows, its entry says {copy.rows}", where=key, kind="rows")
+        except (DataError, NotFound) as error:
+            log.warning("the originals of %s stay: %s", key, error)
+            damaged.append(key)
+            continue
+        delete(store, paths)
+    return damaged
+
+
+def delete(store: ObjectStore, keys: Sequence[str]) -> None:
+    """One after the other; broken off anywhere, the rest is found the next time."""
+    for key in keys:
+        commit_point("maintenance.before_delete")
+        store.delete(key)
+        commit_point("maintenance.after_delete")

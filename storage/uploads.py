@@ -1,0 +1,76 @@
+"""Uploads that were begun and never finished: no listing shows them, and S3 keeps, and bills, their parts.
+
+A local store sweeps its nameless files by itself; Google's and Azure's stores drop unfinished uploads after a week.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import botocore.exceptions
+import botocore.session
+from botocore.config import Config
+
+from storage.errors import StoreError
+from storage.location import Location
+from storage.store import ObjectStore
+
+_CONFIG = Config(connect_timeout=3, read_timeout=30, retries={"total_max_attempts": 3})
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An upload that was begun. ``id`` is the server's."""
+
+    key: str
+    id: str
+
+
+def unfinished(store: ObjectStore, prefix: str) -> list[Unfinished]:
+    """Uploads under ``prefix`` that have not ended. Of a run that goes on, some may be under way.
+
+    Raises ``StoreError``: ``denied`` where these credentials may not list them, ``unreachable``.
+    """
+    location = Location.parse(store.url)
+    if location.scheme != "s3":
+        return []
+    root = f"{location.prefix}/" if location.prefix else ""
+    with _translated(store.url):
+        pages = _client().get_paginator("list_multipart_uploads").paginate(Bucket=location.bucket, Prefix=root + prefix)
+        return [
+            Unfinished(upload["Key"].removeprefix(root), upload["UploadId"])
+            for page in pages
+            for upload in page.get("Uploads", ())
+        ]
+
+
+def abort(store: ObjectStore, upload: Unfinished) -> None:
+    """Give an upload up and free its parts."""
+    location = Location.parse(store.url)
+    key = "/".join(part for part in (location.prefix, upload.key) if part)
+    with _translated(store.url):
+        _client().abort_multipart_upload(Bucket=location.bucket, Key=key, UploadId=upload.id)
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """botocore's errors as the store's."""
+    try:
+        yield
+    except botocore.exceptions.ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        remedy = "Give these credentials s3:ListBucketMultipartUploads and s3:AbortMultipartUpload"
+        raise StoreError(f"half uploads: S3 said {code}", where=url, remedy=remedy, kind="denied") from None
+    except botocore.exceptions.BotoCoreError as error:
+        raise StoreError(f"half uploads: {type(error).__name__}", where=url, kind="unreachable") from None
+
+
+def _client() -> Any:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    session = botocore.session.Session()
+    region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
+    return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=_CONFIG)

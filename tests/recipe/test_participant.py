@@ -156,6 +156,18 @@ def test_a_far_store_is_asked_less_and_less_until_something_comes() -> None:
     assert {near.next_s() for _ in range(20)} == {0.01}
 
 
+def test_a_near_store_is_asked_less_only_after_a_long_silence() -> None:
+    """No question comes later than 2 % of the silence before it, or 10 ms, or ever more than 0.1 s."""
+    near, silent_s = Pace("memory://x"), 0.0
+    for _ in range(400):
+        wait_s = near.next_s()
+        assert wait_s <= max(0.01, 0.02 * silent_s + 1e-9)
+        silent_s += wait_s
+    assert wait_s == 0.1
+    near.reset()
+    assert near.next_s() == 0.01
+
+
 def test_a_wait_ends_with_its_cause_or_its_deadline() -> None:
     times = itertools.count()
     slept: list[float] = []

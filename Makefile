@@ -8,6 +8,8 @@ UNITS := -m 'not e2e and not kill and not parts and not soak and not vllm'
 VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
 VERIFIERS_STAMP := $(VERIFIERS)/.installed
+HOUSEHOLD := .venv-household
+HOUSEHOLD_STAMP := $(HOUSEHOLD)/.installed
 VLLM_STAMP := $(VLLM)/.installed
 .DEFAULT_GOAL := help
 
@@ -71,6 +73,17 @@ $(VERIFIERS_STAMP): $(STAMP)
 test-verifiers: $(VERIFIERS_STAMP)  ## an environment of verifiers trains through a pool; beside .venv (170 MB, made here)
 	$(VERIFIERS)/bin/python -m pytest -q tests/verifiers
 
+# The planner below TextWorld comes as source: minutes of compilation.
+$(HOUSEHOLD_STAMP):
+	@command -v cmake >/dev/null && command -v g++ >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends cmake g++ make >/dev/null)
+	$(PYTHON) -m venv $(HOUSEHOLD)
+	$(HOUSEHOLD)/bin/python -m pip install --quiet 'alfworld==0.4.2' 'textworld==1.7.0'
+	@touch $@
+
+test-household: $(STAMP) $(HOUSEHOLD_STAMP)  ## household games as TextWorld plays them, in an environment of its own (420 MB, made here)
+	ASTRAFLOW_HOUSEHOLD_PYTHON=$(HOUSEHOLD)/bin/python $(BIN)/python -m pytest -q -n 2 --reruns 1 tests/household
+
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
 	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm
 
@@ -125,4 +138,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: parts bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

@@ -14,6 +14,7 @@ from astraflow.problems import Problem
 
 BUILT_IN: dict[str, str] = {
     "shop": "astraflow.workloads.shop.environment:Shops",
+    "household": "astraflow.workloads.household.environment:Households",
     "gymnasium": "astraflow.workloads.adapters.gymnasium:GymnasiumTexts",
     "openenv": "astraflow.workloads.adapters.openenv:OpenEnvs",
 }

@@ -16,6 +16,8 @@ SOURCES: dict[str, str] = {
     "foldoc": "astraflow.workloads.search.foldoc:questions",
     "shop": "astraflow.workloads.shop.problems:shop",
     "webshop": "astraflow.workloads.shop.problems:webshop",
+    "household": "astraflow.workloads.household.problems:household",
+    "alfworld": "astraflow.workloads.household.problems:alfworld",
     "episodes": "astraflow.workloads.adapters.episodes:episodes",
 }
 

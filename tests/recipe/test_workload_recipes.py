@@ -14,7 +14,7 @@ from astraflow.workloads.search.corpus import FOLDOC
 
 RECIPES = Path(__file__).parents[2] / "infra" / "recipes"
 NAMES = sorted(p.stem for p in RECIPES.glob("*.toml") if p.stem.rpartition("-")[0].partition("-")[0] in
-               {"workload", "maths", "gym", "code", "search", "shop"})  # fmt: skip
+               {"workload", "maths", "gym", "code", "search", "shop", "household"})  # fmt: skip
 ROWS = {
     "deepscaler": {"problem": "p", "answer": "1", "solution": "s"},
     "deepcoder": {"problem": "p", "solutions": ["s"], "tests": {"inputs": ["1"], "outputs": ["2"]}},
@@ -33,6 +33,11 @@ def test_dry_run(name: str, tmp_path: Path) -> None:
         data = tmp_path / "data.jsonl"
         data.write_text(json.dumps(ROWS[config.problems.options["format"]]))
         overrides += [f"problems.options.format={config.problems.options['format']}", f"problems.source={data}"]
+    if "path" in config.problems.options:
+        game = tmp_path / "pick_and_place_simple-Mug-None-Desk-308" / "trial" / "game.tw-pddl"
+        game.parent.mkdir(parents=True)
+        game.write_text(json.dumps({"pddl_domain": "", "pddl_problem": "", "grammar": ""}))
+        overrides.append(f"problems.options.path={tmp_path}")
     if "count" in config.problems.options:
         overrides.append("problems.options.count=8")
     frozen, problems = check_config(load_recipe(RECIPES / f"{name}.toml", overrides))

@@ -29,12 +29,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The route, the body of a request, and the reading of an answer. ``reload`` makes the server read a folder."""
+    """The route, the body of a request, and the reading of an answer. ``reload`` makes the server read a folder.
+
+    ``tells_cuts``: its log-probs are those of what is left after top-p, top-k and min-p.
+    """
 
     path: str
     body: Callable[[GenerationRequest, str], Json]
     read: Callable[[Json], Said]
     reload: Callable[[str, int], tuple[str, Json]] | None = None
+    tells_cuts: bool = True
 
 
 def _vllm_sampling(request: GenerationRequest) -> Json:
@@ -115,7 +119,8 @@ DIALECTS = {
     "chat": Dialect("/v1/chat/completions", _no_tokens, _no_tokens),
     "vllm": Dialect("/v1/completions", _vllm_body, _vllm_read),
     "generate": Dialect("/inference/v1/generate", _generate_body, _generate_read),
-    "sglang": Dialect("/generate", _sglang_body, _sglang_read, _sglang_reload),
+    # Its sampler takes the log-probs after the temperature and before it cuts.
+    "sglang": Dialect("/generate", _sglang_body, _sglang_read, _sglang_reload, tells_cuts=False),
 }
 
 

@@ -33,18 +33,23 @@ _BUSY = (408, 429, 502, 503, 504)
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 5.0
 _MAX_RESTARTS = 3
+_CUT = "this server's log-probs are those from before top-p, top-k and min-p, and the policy is trained on them"
+_UNCUT = "Leave top_p at 1, top_k and min_p at 0, or let the pool's own engine play"
 
 
 class HttpEngine:
     """Implements ``Engine``. ``folder`` holds the model's files; create it inside the running event loop."""
 
-    def __init__(self, policy: str, server: cfg.Server, folder: Path, *, update: str = "finish") -> None:
+    def __init__(
+        self, policy: str, server: cfg.Server, folder: Path, *, update: str = "finish", frozen: bool = True
+    ) -> None:
         self.version = -1
         self.child: ChildServer | None = None
         self._policy = policy
         self._server = server
         self._folder = folder
         self._mode = update
+        self._frozen = frozen
         self._dialect = DIALECTS[server.dialect]  # 'chat' has no token ids: such a server only answers ``post``
         self._url = server.url.rstrip("/").removesuffix("/v1")
         self._session: aiohttp.ClientSession | None = None
@@ -54,6 +59,8 @@ class HttpEngine:
         self._closed = False
 
     async def generate(self, request: GenerationRequest) -> Generation:
+        if not self._frozen and not self._dialect.tells_cuts and _cuts(request):
+            raise EpisodeError(_CUT, where=self._where, remedy=_UNCUT, kind="unsupported")
         begun = time.monotonic()
         for _ in range(_MAX_RESTARTS + 1):
             await self._admitted()
@@ -262,7 +269,14 @@ class HttpEngine:
         return folder
 
 
-def make_http_engine(policy: str, folder: Path, pool: cfg.Pool, *, frozen: bool) -> HttpEngine:
+def _cuts(drawn: GenerationRequest | cfg.Sampling) -> bool:
+    """Whether some tokens are never drawn."""
+    return drawn.top_p < 1 or drawn.top_k > 0 or drawn.min_p > 0
+
+
+def make_http_engine(
+    policy: str, folder: Path, pool: cfg.Pool, *, frozen: bool, sampling: cfg.Sampling | None = None
+) -> HttpEngine:
     """The engine of a policy that a server plays. Raises ``ConfigError`` if it could never follow a trainer."""
     server = pool.servers[policy]
     if not frozen:
@@ -281,4 +295,6 @@ def make_http_engine(policy: str, folder: Path, pool: cfg.Pool, *, frozen: bool)
                 remedy="Set update = 'finish' or 'abort'",
                 kind="unsupported",
             )
-    return HttpEngine(policy, server, folder, update=pool.update)
+        if sampling is not None and not DIALECTS[server.dialect].tells_cuts and _cuts(sampling):
+            raise ConfigError(_CUT, where=f"policies.{policy}.sampling", remedy=_UNCUT, kind="unsupported")
+    return HttpEngine(policy, server, folder, update=pool.update, frozen=frozen)

@@ -169,7 +169,7 @@ async def serve(
     await contact.ask(download_model_files, store, keys, policy, folder)
     tokenizer = await asyncio.to_thread(load_tokenizer, folder)
     if policy in pool.servers:
-        engine: Engine = make_http_engine(policy, folder, pool, frozen=section.frozen)
+        engine: Engine = make_http_engine(policy, folder, pool, frozen=section.frozen, sampling=section.sampling)
     else:
         engine = await engines(folder, pool)
     voice = Voice(

@@ -326,6 +326,23 @@ def test_a_server_that_could_never_follow_is_refused(folder: Path) -> None:
         cfg.Server()
 
 
+async def test_logprobs_that_know_no_cut_are_not_trained_on(folder: Path, tiny: Path) -> None:
+    """SGLang takes log-probs before top-p, top-k and min-p: refused for trained policies, whoever asks for a cut."""
+    own = cfg.Pool(servers={"p": cfg.Server(command=SGLANG, dialect="sglang")}, update="finish")
+    for cut in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
+        with pytest.raises(ConfigError, match="from before top-p") as refused:
+            make_http_engine("p", folder, own, frozen=False, sampling=cfg.Sampling(**cut))
+        assert refused.value.where == "policies.p.sampling"
+        engine = make_http_engine("p", folder, own, frozen=False, sampling=cfg.Sampling())
+        with pytest.raises(EpisodeError, match="from before top-p"):
+            await engine.generate(ask(**cut))
+        await engine.close()
+    frozen = make_http_engine("p", folder, own, frozen=True, sampling=cfg.Sampling(top_p=0.9))
+    await frozen.load(marked(tiny, 0))
+    assert (await frozen.generate(ask(top_p=0.9))).token_ids
+    await frozen.close()
+
+
 def test_the_config_says_what_servers_are_for() -> None:
     base = {"name": "t", "problems": {"source": "addition"}}
     solver = {"solver": {"model": "tiny-qwen3"}}

@@ -84,6 +84,13 @@ $(HOUSEHOLD_STAMP):
 test-household: $(STAMP) $(HOUSEHOLD_STAMP)  ## household games as TextWorld plays them, in an environment of its own (420 MB, made here)
 	ASTRAFLOW_HOUSEHOLD_PYTHON=$(HOUSEHOLD)/bin/python $(BIN)/python -m pytest -q -n 2 --reruns 1 tests/household
 
+AZURITE := .venv-azurite
+azurite:  # a server with Azure's blob API (npm, 190 MB); without it the tests of az:// stores are skipped
+	@test -e $(AZURITE)/node_modules/azurite || npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(AZURITE) azurite@3
+
+test-azure: $(STAMP) azurite  ## az:// stores against Azurite, which it installs: contract, errors, checkpoints, a run's rows
+	$(BIN)/python -m pytest -q -k 'azure' tests/storage tests/trainer/test_checkpoints.py tests/maintenance
+
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
 	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm
 
@@ -138,4 +145,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

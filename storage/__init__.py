@@ -16,6 +16,8 @@ tested as one: a reader sees a whole object or none, listings are in key order, 
 ========================  ============================================================================
 ``/path``, ``file://``    ``storage.local``: files; ``create`` is a hard link, so a Linux or macOS disk will do
 ``s3://bucket/prefix``    ``storage.s3``: obstore; AWS_* environment, AWS_ENDPOINT_URL for other servers
+``az://container/prefix`` ``storage.azure``: obstore; AZURE_* environment, or the machine's managed identity
+``gs://bucket/prefix``    ``storage.google``: obstore; Google's application default credentials
 ``memory://name``         ``storage.memory``: this process only; can lose answers on demand (``FaultPlan``)
 any other fsspec URL      ``storage.fsspec_store``: opened only if its create survives a race and never shows a half
 ========================  ============================================================================
@@ -44,10 +46,10 @@ def open_store(url: str) -> ObjectStore:
         return LocalStore(location.path)
     if location.scheme == "memory":
         return MemoryStore.at(location.url)
-    if location.scheme == "s3":
-        from storage.s3 import S3Store  # noqa: PLC0415 - only who uses S3 loads its client
+    if location.scheme in ("s3", "az", "gs"):
+        from storage.buckets import open_bucket  # noqa: PLC0415 - only who uses a bucket loads its client
 
-        return S3Store(location.bucket, location.prefix)
+        return open_bucket(location)
     from storage.fsspec_store import open_fsspec_store  # noqa: PLC0415
 
     return open_fsspec_store(location.url)

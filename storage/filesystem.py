@@ -23,6 +23,10 @@ def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
         return _s3(), location.rest
     if location.scheme == "memory":
         return StoreFileSystem(MemoryStore.at(location.url)), ""
+    if location.scheme in ("az", "gs"):
+        from storage.buckets import open_bucket  # noqa: PLC0415  # only who uses a bucket loads its client
+
+        return StoreFileSystem(open_bucket(location)), ""
     filesystem, path = fsspec.core.url_to_fs(location.url)
     return filesystem, str(path)
 

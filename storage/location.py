@@ -1,8 +1,8 @@
 """What a store URL names, without opening anything.
 
-``runs``, ``~/runs`` and ``file:///data/runs`` are a folder; ``s3://bucket/prefix`` is a bucket; ``memory://name`` is
-this process's memory; any other ``scheme://…`` is left to fsspec. Credentials never stand in a URL: URLs are shown
-and logged.
+``runs``, ``~/runs`` and ``file:///data/runs`` are a folder; ``s3://``, ``az://`` and ``gs://`` with ``bucket/prefix``
+are a bucket; ``memory://name`` is this process's memory; any other ``scheme://…`` is left to fsspec. Credentials
+never stand in a URL: URLs are shown and logged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,13 @@ from urllib.parse import unquote
 
 from storage.errors import ConfigError
 
+_ALIASES = {"s3a": "s3", "azure": "az", "gcs": "gs"}
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""Buckets, and where the credentials of each are looked for."""
 _SCHEME = re.compile(r"^(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<rest>.*)$", re.DOTALL)
 
 
@@ -33,15 +40,14 @@ class Location:
                 raise _wrong("a store is a folder or a URL", url)
             return cls("file", str(Path(url).expanduser().absolute()))
         scheme, rest = match["scheme"].lower(), match["rest"].rstrip("/")
-        if scheme == "s3a":
-            scheme = "s3"
+        scheme = _ALIASES.get(scheme, scheme)
         if scheme == "file":
             if not match["rest"].startswith("/"):
                 raise _wrong("a file URL has three slashes and an absolute path", url)
             return cls("file", unquote(rest) or "/")
-        if "@" in rest.split("/", 1)[0] and scheme == "s3":
+        if "@" in rest.split("/", 1)[0] and scheme in _CREDENTIALS:
             what = "credentials do not belong in a store URL"
-            raise _wrong(what, f"{scheme}://…", "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+            raise _wrong(what, f"{scheme}://…", f"Set {_CREDENTIALS[scheme]} instead")
         if not rest:
             raise _wrong(f"a {scheme} URL names a bucket or a place after the slashes", url)
         return cls(scheme, rest)
@@ -64,16 +70,16 @@ class Location:
 
     @property
     def bucket(self) -> str:
-        """The bucket of an ``s3`` location."""
+        """The bucket of an ``s3``, ``gs`` or ``az`` location."""
         return self.rest.partition("/")[0]
 
     @property
     def prefix(self) -> str:
-        """The part of an ``s3`` location after the bucket; empty for the bucket itself."""
+        """The part of such a location after the bucket; empty for the bucket itself."""
         return self.rest.partition("/")[2].strip("/")
 
 
 def _wrong(
-    what: str, url: str, remedy: str = "Use a path, file:///path, s3://bucket/prefix or memory://name"
+    what: str, url: str, remedy: str = "Use a path, file:///path, s3://bucket/prefix (az://, gs://) or memory://name"
 ) -> ConfigError:
     return ConfigError(what, where=f"store {url!r}", remedy=remedy, kind="store_url")

@@ -1,17 +1,21 @@
-"""An ``ObjectStore`` as an fsspec filesystem: what makes ``memory://`` stores usable by libraries that want files.
+"""An ``ObjectStore`` as an fsspec filesystem, for libraries that want files, where there is no better one.
 
-Writes are buffered and put whole at close. For stores in this process; real ones have filesystems of their own.
+Reads are ranges, read ahead. What is written appears whole at its close: it is sent part by part where the store can
+take that (``BucketStore.writer``), else it is kept until then.
 """
 
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import IO, Any
 
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
+from storage.bucket import BucketStore
 from storage.errors import NotFound
 from storage.store import ObjectStore
+
+_READ_AHEAD_BYTES = 4 << 20
 
 
 class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -52,7 +56,10 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         try:
-            return self.store.get(self._strip_protocol(path))[start:end]
+            key = self._strip_protocol(path)
+            if start is not None and end is not None and 0 <= start <= end:
+                return self.store.get_range(key, start, end - start)
+            return self.store.get(key)[start:end]
         except NotFound as error:
             raise FileNotFoundError(path) from error
 
@@ -75,11 +82,52 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def rmdir(self, path: str) -> None:
         """A folder is gone with its last object."""
 
-    def _open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
         if mode == "rb":
-            return io.BytesIO(self.cat_file(path))
+            return _Ranges(self, self._strip_protocol(path), mode, block_size=_READ_AHEAD_BYTES)
+        if mode == "wb" and isinstance(self.store, BucketStore):
+            return _Parts(self.store.writer(self._strip_protocol(path)))
         before = self.cat_file(path) if mode == "ab" and self.exists(path) else b""
         return _Upload(self, path, before)
+
+
+class _Ranges(AbstractBufferedFile):  # type: ignore[misc]
+    """An object being read."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        data: bytes = self.fs.cat_file(self.path, start, end)
+        return data
+
+
+class _Parts(io.RawIOBase):
+    """An object being sent part by part; left out if its block failed."""
+
+    def __init__(self, upload: IO[bytes]) -> None:
+        super().__init__()
+        self._upload = upload
+        self._sent_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._sent_bytes
+
+    def write(self, data: Any) -> int:
+        self._upload.write(bytes(data))  # it may keep what it is given, and callers use their buffers again
+        self._sent_bytes += memoryview(data).nbytes
+        return memoryview(data).nbytes
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            super().close()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._upload.close()
 
 
 class _Upload(io.BytesIO):

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from infra.azure_server import AzureServer, find_azurite
+from infra.azure_server import azure_server as run_azure_server
 from infra.s3_server import S3Server
 from infra.s3_server import s3_server as run_s3_server
 
@@ -32,6 +34,15 @@ def moto_server() -> Iterator[S3Server]:
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """An Azurite server for the whole session, where it is installed."""
+    if find_azurite() is None:
+        pytest.skip("Azurite is not installed: make azurite")
+    with run_azure_server(tmp_path_factory.mktemp("azure") / "azurite.log") as server:
+        yield server
+
+
 @pytest.fixture
 def s3_env(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The AWS_* variables of the server, set for this test and its child processes."""
@@ -54,6 +65,14 @@ def s3_store_url(s3_server: S3Server, s3_env: dict[str, str]) -> str:
 def moto_store_url(moto_server: S3Server, moto_env: dict[str, str]) -> str:
     """The same in moto."""
     return f"{moto_server.create_bucket('tests')}/{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def azure_store_url(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty store in Azurite, and the variables that lead to it."""
+    for name, value in azure_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"{azure_server.create_container('tests')}/{uuid.uuid4().hex[:12]}"
 
 
 def _set(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:

@@ -104,9 +104,9 @@ def test_a_server_that_refuses_to_list_uploads_keeps_nothing_else_from_being_don
     assert not garbage & everything(writer.store)
 
 
-@pytest.mark.s3
-def test_a_run_on_s3_is_maintained(s3_store_url: str) -> None:
-    writer = RunWriter(open_store(s3_store_url))
+@pytest.mark.parametrize("fixture", [pytest.param("s3_store_url", marks=pytest.mark.s3), "azure_store_url"])
+def test_a_run_in_a_bucket_is_maintained(request: pytest.FixtureRequest, fixture: str) -> None:
+    writer = RunWriter(open_store(request.getfixturevalue(fixture)))
     write_run(writer)
     stop(writer)
     run = Run(writer.store, "hand")

@@ -37,7 +37,7 @@ fsspec.register_implementation("locked", LockedFileSystem, clobber=True)
 
 
 @pytest.fixture(
-    params=["memory", "local", "fsspec", "moto", pytest.param("s3", marks=pytest.mark.s3)],
+    params=["memory", "local", "fsspec", "moto", pytest.param("s3", marks=pytest.mark.s3), "azure"],
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     url: Callable[[], str] = {
@@ -46,6 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         "fsspec": lambda: f"locked://{uuid.uuid4().hex}/root",
         "moto": lambda: request.getfixturevalue("moto_store_url"),
         "s3": lambda: request.getfixturevalue("s3_store_url"),
+        "azure": lambda: request.getfixturevalue("azure_store_url"),
     }[request.param]
     return open_store(url())
 

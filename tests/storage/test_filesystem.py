@@ -15,13 +15,14 @@ from storage.filesystem import open_filesystem
 from storage.tables import write_table
 
 
-@pytest.fixture(params=["memory", "local", "moto", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["memory", "local", "moto", pytest.param("s3", marks=pytest.mark.s3), "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     url: Callable[[], str] = {
         "memory": lambda: f"memory://{uuid.uuid4().hex}",
         "local": lambda: str(tmp_path / "a store"),
         "moto": lambda: request.getfixturevalue("moto_store_url"),
         "s3": lambda: request.getfixturevalue("s3_store_url"),
+        "azure": lambda: request.getfixturevalue("azure_store_url"),
     }[request.param]
     return open_store(url())
 

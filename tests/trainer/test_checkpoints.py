@@ -91,6 +91,10 @@ def test_round_trip_in_s3(model_folder, s3_store_url):
     round_trip(open_store(s3_store_url), model_folder)
 
 
+def test_round_trip_in_azure(model_folder, azure_store_url):
+    round_trip(open_store(azure_store_url), model_folder)
+
+
 def test_the_newest_that_is_not_ahead_is_found_and_old_ones_go(model_folder, tmp_path):
     store = open_store(tmp_path.as_uri())
     checkpoints = Checkpoints(store, KEYS, "solver", keep=2)

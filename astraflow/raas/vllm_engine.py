@@ -31,11 +31,11 @@ from astraflow.raas.engine import Generation, GenerationRequest, fit_context
 from astraflow.raas.lifeline import CALL_S, Lifeline
 from astraflow.raas.vllm_guard import Guard
 from astraflow.raas.vllm_patch import Patch, remove_patch, write_patch
+from astraflow.raas.vllm_request import generation, sampling_params
 from astraflow.raas.vllm_start import check_vllm, last_lines, start_vllm
 from storage.errors import DataError, EpisodeError
 
 if TYPE_CHECKING:
-    from vllm import SamplingParams
     from vllm.outputs import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -108,7 +108,7 @@ class VllmEngine:
             output = await self._ask(job)
         ended = time.monotonic()
         await self._gate()  # what new weights drew is given once ``load`` has said so
-        return _generation(output, started - begun, ended - started)
+        return generation(output, started - begun, ended - started)
 
     async def _gate(self) -> None:
         """Wait while weights are swapped."""
@@ -146,7 +146,7 @@ class VllmEngine:
         prompt = tokens_input(list(request.prompt_ids), cache_salt=self._salt())
         output: RequestOutput | None = None
         told = 0
-        async for output in self._llm.generate(prompt, _sampling_params(request), name):
+        async for output in self._llm.generate(prompt, sampling_params(request), name):
             if request.progress is not None and self._mode != "abort":
                 ids = output.outputs[0].token_ids
                 if len(ids) > told:
@@ -203,15 +203,22 @@ class VllmEngine:
         )
         paused = time.monotonic()
         await self._take_out()
-        await self._call(lambda: self._llm.collective_rpc("astraflow_swap"))
-        await self._label(version)
-        await self._call(self._llm.resume_generation)
+        await self._call(lambda: self._change(version))
         self.pauses_s.append(time.monotonic() - paused)
         self.version = version
 
+    async def _change(self, version: int) -> None:
+        """Write, label and go on: sent together and done in this order, so that no answer is waited for in between.
+
+        Should the write fail, nobody gets what is drawn after it: the gate stays shut, and the error ends the pool.
+        """
+        core = self._llm.engine_core
+        swapped = core.collective_rpc_async("astraflow_swap")
+        await asyncio.gather(swapped, self._label(version), core.resume_scheduler_async())
+
     async def _label(self, version: int) -> None:
         """From here on vLLM says that ``version`` draws each token."""
-        await self._call(lambda: self._llm.update_weight_version(str(version)))
+        await self._llm.engine_core.set_weight_version_async(str(version))
 
     async def _handed_over(self) -> None:
         """Wait until each request that passed the gate is known to vLLM, or done: none slips in with the old salt."""
@@ -261,39 +268,6 @@ class VllmEngine:
             return await self._life.until(call(), timeout_s)
         except EngineDeadError as error:
             raise self._life.died() from error
-
-
-def _sampling_params(request: GenerationRequest) -> SamplingParams:
-    from vllm import SamplingParams  # noqa: PLC0415
-    from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
-
-    streams = request.progress is not None
-    return SamplingParams(
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        min_p=request.min_p,
-        seed=request.seed & (2**63 - 1),
-        max_tokens=request.max_tokens,
-        stop=list(request.stop) or None,
-        stop_token_ids=sorted(request.stop_token_ids),
-        ignore_eos=True,  # what ends an answer is the request's to say
-        logprobs=0,
-        flat_logprobs=True,
-        detokenize=bool(request.stop),
-        output_kind=RequestOutputKind.CUMULATIVE if streams else RequestOutputKind.FINAL_ONLY,
-        skip_clone=True,
-    )
-
-
-def _generation(output: RequestOutput, queue_s: float, decode_s: float) -> Generation:
-    """The answer; vLLM does not say how long a prompt took, so prefill is part of decoding."""
-    answer: Any = output.outputs[0]
-    ids = list(answer.token_ids)
-    versions = [int(span.version) for span in answer.weight_versions for _ in range(span.start, span.end)]
-    return Generation(
-        ids, list(answer.logprobs.logprobs), versions, answer.finish_reason, queue_s=queue_s, decode_s=decode_s
-    )
 
 
 def _where(job: _Job) -> str:

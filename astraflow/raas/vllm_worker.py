@@ -11,8 +11,10 @@ Invariant: ``swap`` writes the whole of a patch that was prepared without an err
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ class SparseUpdates:
         """Write what was prepared; returns how long it took, in seconds."""
         begun = time.perf_counter()
         self._astraflow_preparing.join()
-        with torch.inference_mode():
+        with torch.inference_mode(), _one_thread():
             for write in self._astraflow_writes:
                 if len(write) == 2:
                     write[0].fill(write[1])
@@ -113,6 +115,20 @@ class SparseUpdates:
         self._astraflow_shapes = dict(patch.shapes)
         self._astraflow_boxes: dict[str, list[Box]] = boxes
         return boxes
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Hundreds of small writes: several threads would wait for each other at the end of every one.
+
+    vLLM's other processes spin while they wait for this one, so on few cores a thread that is waited for may get none.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check(model: Any, boxes: dict[str, list[Box]], policy: str) -> None:

@@ -2,15 +2,18 @@
 
     python -m tests.vllm.parity STORE RUN POLICY [--rows 64]
 
-Rows of one version only: what a mixed row's KV cache holds is the engine's policy. fp32, one plain forward pass a row.
+A line an engine that played the policy, and below it a line a version. Rows of one version only: what a mixed row's KV
+cache holds is the engine's policy. fp32, one plain forward pass a row.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import statistics
 import tempfile
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,43 +37,73 @@ class Parity:
 
     engine: str
     rows: int
-    mixed_rows: int
-    tokens: int
-    mean: float
-    max: float
-    share_over_limit: float
+    mixed_rows: int  # of several versions, which are not compared
+    differences: dict[int, list[float]] = field(repr=False)  # by version
+
+    @property
+    def all(self) -> list[float]:
+        """Those of every version."""
+        return [each for found in self.differences.values() for each in found]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were compared."""
+        return len(self.all)
+
+    @property
+    def mean(self) -> float:
+        """The mean over all tokens."""
+        return statistics.fmean(self.all)
+
+    @property
+    def share_over_limit(self) -> float:
+        """Which part of the tokens differs by more than ``LIMIT``."""
+        return sum(each > LIMIT for each in self.all) / self.tokens
+
+    def lines(self) -> Iterator[str]:
+        """The figures as rows of a table."""
+        yield _line(f"{self.engine}, {self.rows} answers", self.all)
+        for version, found in sorted(self.differences.items()):
+            yield _line(f"{self.engine}, version {version}", found)
 
 
-def parity(store: ObjectStore, run: str, policy: str, *, most_rows: int = 64) -> Parity:
-    """Compare the first rows of each version, ``most_rows`` in all."""
+def _line(name: str, found: list[float]) -> str:
+    over = sum(each > LIMIT for each in found) / len(found)
+    return f"| {name} | {len(found)} | {statistics.fmean(found):.4f} | {max(found):.4f} | {over:.2%} |"
+
+
+def parity(store: ObjectStore, run: str, policy: str, *, most_rows: int = 64) -> list[Parity]:
+    """Compare the first rows of each version, ``most_rows`` in all; a comparison an engine, by name."""
     keys = RunKeys(run)
     subscriber = Subscriber(store, keys, policy)
     rows = _rows(store, keys, policy)
-    pure = [row for row in rows if len(set(row["version_id"])) == 1]
-    by_version: dict[int, list[dict[str, Any]]] = {}
-    for row in pure:
-        by_version.setdefault(row["version_id"][0], []).append(row)
-    each = max(1, most_rows // max(1, len(by_version)))
-    differences: list[float] = []
-    count = 0
+    chosen: dict[str, list[dict[str, Any]]] = {}
+    for engine in sorted({row["engine"] for row in rows}):
+        chosen[engine] = _chosen([row for row in rows if row["engine"] == engine], most_rows)
+    found: dict[str, dict[int, list[float]]] = {engine: {} for engine in chosen}
     with tempfile.TemporaryDirectory() as folder:
         download_model_files(store, keys, policy, Path(folder))
         model: Any = empty_causal_lm(Path(folder), torch.float32)
-        for version, found in sorted(by_version.items()):
+        for version in sorted({row["version_id"][0] for played in chosen.values() for row in played}):
             load_tensors(model, subscriber.fetch(version), everything=True)
-            for row in found[:each]:
-                differences += _differences(model, row)
-                count += 1
-    over = sum(difference > LIMIT for difference in differences)
-    return Parity(
-        engine=rows[0]["engine"],
-        rows=count,
-        mixed_rows=len(rows) - len(pure),
-        tokens=len(differences),
-        mean=sum(differences) / len(differences),
-        max=max(differences),
-        share_over_limit=over / len(differences),
-    )
+            for engine, played in chosen.items():
+                for row in (row for row in played if row["version_id"] == [version]):
+                    found[engine].setdefault(version, []).extend(_differences(model, row))
+    mixed = Counter(row["engine"] for row in rows if not _pure(row))
+    return [Parity(engine, len(chosen[engine]), mixed[engine], each) for engine, each in found.items() if each]
+
+
+def _pure(row: dict[str, Any]) -> bool:
+    return len(set(row["version_id"])) == 1
+
+
+def _chosen(rows: list[dict[str, Any]], most_rows: int) -> list[dict[str, Any]]:
+    """The first rows of each version, as many of one as of another."""
+    by_version: dict[int, list[dict[str, Any]]] = {}
+    for row in filter(_pure, rows):
+        by_version.setdefault(row["version_id"][0], []).append(row)
+    each = max(1, most_rows // max(1, len(by_version)))
+    return [row for found in by_version.values() for row in found[:each]]
 
 
 @torch.inference_mode()
@@ -91,15 +124,17 @@ def _rows(store: ObjectStore, keys: RunKeys, policy: str) -> list[dict[str, Any]
 
 
 def main() -> None:
-    """Print it as JSON."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
     parser.add_argument("run")
     parser.add_argument("policy")
     parser.add_argument("--rows", type=int, default=64)
     given = parser.parse_args()
-    found = parity(open_store(given.store), given.run, given.policy, most_rows=given.rows)
-    print(json.dumps(found.__dict__))
+    print("| answers of | tokens | mean | most | over 0.1 |\n|---|---|---|---|---|")
+    for found in parity(open_store(given.store), given.run, given.policy, most_rows=given.rows):
+        print("\n".join(found.lines()))
+        print(f"({found.mixed_rows} more answers of {found.engine} are of mixed versions)")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -42,6 +43,9 @@ def distribution(logits: torch.Tensor, request: GenerationRequest) -> torch.Tens
     if request.top_k:
         least = logprobs.topk(request.top_k, -1).values[:, -1:]
         logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < least, -torch.inf), -1)
+    if request.min_p:
+        least = logprobs.max(-1, keepdim=True).values + math.log(request.min_p)
+        logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < least, -torch.inf), -1)
     if request.top_p < 1:
         ordered, ids = logprobs.sort(-1, descending=True)
         before = ordered.exp().cumsum(-1) - ordered.exp()
@@ -66,7 +70,14 @@ def assert_close(found: Sequence[float], expected: Sequence[float], within: floa
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"temperature": 0.6}, {"temperature": 1.3, "top_p": 0.8}, {"top_k": 5}, {"temperature": 0.0}],
+    [
+        {},
+        {"temperature": 0.6},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"top_k": 5},
+        {"temperature": 1.2, "min_p": 0.2},
+        {"temperature": 0.0},
+    ],
     ids=str,
 )
 async def test_logprobs_are_those_of_what_was_drawn_from(
@@ -113,6 +124,22 @@ async def test_stop_texts_and_progress(engine_of: EngineOf, versions: Iterator[i
     [answer] = await generate(engine, [ask([4], 9, stop=("44",), progress=told.extend)])
     assert (answer.token_ids, answer.finish_reason, told) == ([7, 7], "stop", [7, 7])
     assert len(answer.logprobs) == len(answer.versions) == 2
+
+
+async def test_min_p_leaves_out_what_is_far_less_likely(engine_of: EngineOf, versions: Iterator[int]) -> None:
+    """Of the whole vocabulary such tokens are drawn; with min_p none is."""
+    engine, model = engine_of(), llama(2)
+    await engine.load(update_of(model, next(versions)))
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1].float()
+    far = set(torch.nonzero(logits < logits.max() + math.log(0.5)).flatten().tolist())
+    drawn = []
+    for min_p in (0.0, 0.5):
+        answers = await generate(engine, [ask([5, 6, 7], 1, seed=seed, min_p=min_p) for seed in range(100)])
+        drawn.append({answer.token_ids[0] for answer in answers})
+    free, cut = drawn
+    assert free & far
+    assert cut and not cut & far
 
 
 def speaking(token: int) -> torch.nn.Module:

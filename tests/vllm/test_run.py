@@ -83,8 +83,8 @@ def test_a_run_trains_what_vllm_sampled(tmp_path: Path) -> None:
         for process in processes.values():
             process.kill()
             process.wait()
-    found = parity(store, "test", "solver")
-    print(found)
+    [found] = parity(store, "test", "solver")
+    print("\n".join(found.lines()))
     assert found.engine == "vllm"
     assert found.tokens > 500
     assert found.mean < 0.02  # bf16 beside fp32

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from infra.commands import (
     doctor,
+    evaluating,
     logs,
     looking,
     maintaining,
@@ -173,6 +174,7 @@ for command in (
     taking_out.show,
 ):
     app.command(epilog=EPILOG)(command)
+app.command("eval", epilog=EPILOG)(evaluating.evaluations)
 app.add_typer(weights.app)
 
 

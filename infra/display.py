@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.follow import PolicyProgress, RunFollower
-from astraflow.pages.page import described
+from astraflow.pages.evaluations import evaluations
+from astraflow.pages.page import ROUNDS, described
 from astraflow.pages.rows import clock, figure_rows
 from astraflow.query import Run
 from astraflow.query.figures import RunFigures
@@ -64,7 +65,8 @@ def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
             rate = tokens_per_s(status) if status.state != "left" else ""
             people.add_row(*_texts((status.participant, status.state, rate, status.waiting or "–")))
     head = Text.assemble((figures.run, "bold cyan"), f"  {state}  {time.strftime('%H:%M:%S')}")
-    return Group(head, table, curves, people)
+    rounds = evaluations(run, newest=ROUNDS)
+    return Group(head, table, curves, people, *([Text(), plain(list(rounds[0]), rounds)] if rounds else []))
 
 
 def participants(view: RunFollower) -> Table:
@@ -118,12 +120,17 @@ def summary(console: Console, figures: Mapping[str, Any]) -> None:
 
 def rows(console: Console, columns: Sequence[str], data: Sequence[Mapping[str, Any]]) -> None:
     """A plain table of query results; not cut where the output is no terminal."""
+    console.print(plain(columns, data))
+
+
+def plain(columns: Sequence[str], data: Sequence[Mapping[str, Any]]) -> Table:
+    """Rows as they are, a column each."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(Text(column), overflow="fold")
     for row in data:
         table.add_row(*_texts(_cell("", row[column]) for column in columns))
-    console.print(table)
+    return table
 
 
 def tokens_per_s(status: Status) -> str:

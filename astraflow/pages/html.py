@@ -8,6 +8,7 @@ from html import escape
 
 from astraflow.follow import RunFollower
 from astraflow.pages.charts import run_picture
+from astraflow.pages.evaluations import evaluations
 from astraflow.pages.page import POOL_COLUMNS, described, pools
 from astraflow.pages.rows import figure_rows
 from astraflow.query.run import Run
@@ -28,7 +29,7 @@ pre { overflow-x: auto; padding: 1rem; border-radius: 6px; background: color-mix
 
 
 def report(run: Run) -> str:
-    """The run as one HTML document: figures, curves, pools, config."""
+    """The run as one HTML document: figures, curves, pools, evaluations, config."""
     figures, config = run.figures(), run.config
     view = RunFollower(run.store, config)
     view.poll()
@@ -52,11 +53,17 @@ def report(run: Run) -> str:
             picture,
             "<h2>Pools</h2>",
             _table(list(POOL_COLUMNS), pools(run, view), id="pools"),
+            *_evaluations(run),
             f"<h2>Config</h2><pre>{escape(dump_toml(config))}</pre>",
             "</body></html>",
             "",
         ]
     )
+
+
+def _evaluations(run: Run) -> list[str]:
+    shown = evaluations(run)
+    return ["<h2>Evaluations</h2>", _table(list(shown[0]), shown, id="evaluations")] if shown else []
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, str]], *, id: str) -> str:

@@ -1,4 +1,4 @@
-"""The live page of a run as Markdown: figures, curves, pools, what is waited for, events.
+"""The live page of a run as Markdown: figures, curves, pools, evaluations, what is waited for, events.
 
 Prefect's page shows tables and ``data:`` images and drops scripts and inline SVG, so the curves are one image.
 """
@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from astraflow.follow import RunFollower
 from astraflow.pages.charts import run_picture
+from astraflow.pages.evaluations import evaluations
 from astraflow.pages.rows import FigureRows, figure_rows
 from astraflow.pages.svg import data_url
 from astraflow.query.run import Run
 
 EVENTS = 30  # newest that are shown
+ROUNDS = 20  # of evaluations, newest
 WAITS = 6
 
 
@@ -39,6 +41,8 @@ def page(run: Run, view: RunFollower, *, state: str = "", events: Sequence[str] 
         "",
         *table(list(POOL_COLUMNS), pools(run, view)),
     ]
+    if shown := evaluations(run, newest=ROUNDS):
+        lines += ["", "## Evaluations", "", *table(list(shown[0]), shown)]
     if events:
         lines += ["", "## Events", "", *(f"- {' '.join(event.split())}" for event in events[-EVENTS:])]
     return "\n".join(lines) + "\n"

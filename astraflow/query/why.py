@@ -25,13 +25,19 @@ REASONS = {
     "ended": "the policy's trainer had ended, or the run was over",
     "failed": "all its attempts had failed",
     "filter_error": "the filter raised an error on it",
+    "filter_failed": "an episode of it broke before it had sampled a token",
     "frozen": "the policy is not trained",
+    "overlong": "an answer of it was longer than the filter allows",
     "skipped": "the trainer could not use it; its problem was leased again",
     "stale": "it was too old for the next batch; its problem was leased again",
     "surplus": "more parts were ready than staleness lets anyone use, and it was the oldest",
     "zero_advantage": "all its rewards were equal, so it would teach nothing",
 }
 """What the manager's and the built-in filters' reasons mean."""
+
+
+TOLD = ("loss", "reward_mean", "reward_std", "lag_mean", "lag_max", "grad_norm", "step_refused", "wait_s", "step_s")
+"""What is told of a batch's training; the table ``steps`` has everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ def why(run: Run, what: str) -> Story:
 def _group(run: Run, group: int, subject: str) -> Story:
     story = Story(subject)
     for seen in RunLogReader(run.store, run.keys).advance():
-        texts = [*_of_facts(seen, group), *_of_decisions(run, seen, group)]
+        texts = [*_of_facts(run, seen, group), *_of_decisions(run, seen, group)]
         story.events += [Event(seen.seq, seen.record.epoch, seen.record.now, text) for text in texts]
     if not story.events:
         raise _unknown(run, f"group {group}")
@@ -91,7 +97,7 @@ def _group(run: Run, group: int, subject: str) -> Story:
     return story
 
 
-def _of_facts(seen: SeenDecision, group: int) -> Iterator[str]:
+def _of_facts(run: Run, seen: SeenDecision, group: int) -> Iterator[str]:
     for facts in seen.facts:
         for fact in facts.record.facts:
             match fact:
@@ -105,6 +111,13 @@ def _of_facts(seen: SeenDecision, group: int) -> Iterator[str]:
                     at = fact.skipped.index(group)
                     reason = fact.reasons[at] if at < len(fact.reasons) else "no reason given"
                     yield f"{fact.policy}'s trainer skipped its part of batch {fact.batch}: {reason}"
+                case r.Consumed() if _holds(run, fact, group):
+                    yield f"{facts.participant} trained batch {fact.batch} with {fact.policy}'s part: step {fact.step}"
+
+
+def _holds(run: Run, fact: r.Consumed, group: int) -> bool:
+    batch = run.fold.batches.get((fact.policy, fact.batch))
+    return batch is not None and group in batch.decision.groups
 
 
 def _contents(fact: r.Committed, group: int) -> str:
@@ -210,7 +223,8 @@ def _batch(run: Run, policy: str, n: int) -> Story:
 def _of_trainer(participant: str, fact: r.AnyFact, policy: str, n: int) -> Iterator[str]:
     match fact:
         case r.Consumed(policy=named, batch=batch) if named == policy and batch == n:
-            figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(fact.metrics.items()))
+            known = (name for name in TOLD if name in fact.metrics)
+            figures = ", ".join(f"{name} {fact.metrics[name]:.4g}" for name in known)
             yield f"{participant} trained it: {figures or 'no figures'}"
             for group, reason in zip(fact.skipped, fact.reasons, strict=False):
                 yield f"{participant} skipped group {group}: {reason}"

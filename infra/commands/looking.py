@@ -31,9 +31,10 @@ def status(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Show the figures of a run: rewards, lags, waiting, what weights cost to ship, errors."""
+    """Show the figures of a run: rewards, lags, waiting, what weights cost to ship, errors, evaluations."""
     from astraflow import open_run
-    from infra.display import summary
+    from astraflow.pages import evaluations as pages
+    from infra.display import rows, summary
 
     opened = open_run(run_url(run, store))
     if watch:
@@ -41,10 +42,13 @@ def status(
         return
     figures: dict[str, Any] = json.loads(opened.figures().to_json())
     if as_json:
-        print_json(figures)
+        print_json(figures | {"evaluations": pages.rounds(opened)})
         return
     console = Console()
     summary(console, figures)
+    if shown := pages.evaluations(opened):
+        console.print()
+        rows(console, list(shown[0]), shown)
     if figures["state"] != "stopped":
         from infra.display import participants
 

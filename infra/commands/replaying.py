@@ -85,14 +85,36 @@ def _compare(opened: Any, changed: RunConfig) -> dict[str, Any]:
     return found
 
 
+MEANINGS = {
+    "steps": "optimizer steps done, by policy",
+    "groups_leased": "attempts included",
+    "rollouts": "episodes leased",
+    "groups_admitted": "whole groups that came back",
+    "parts_trained": "for the first time",
+    "parts_replayed": "again",
+    "kept": "trained, of those that were trained or dropped",
+    "dropped": "parts, by reason",
+    "lag_mean": "steps, of fresh parts when batched",
+    "lags": "fresh parts, by lag",
+    "problems": "different ones that were leased",
+    "seconds": "of the virtual clock",
+    "finished": "whether it did all recorded steps",
+    "borrowed": "outcomes of another problem: the run had none of this one",
+    "reused": "outcomes given more than once",
+}
+
+
 def _show(found: dict[str, Any]) -> None:
     from infra.display import rows
 
-    columns = ["figure", "recorded", "replayed", "changed"]
-    names = list(found["changed"])
-    shown = [{"figure": name} | {kind: _text(found[kind].get(name)) for kind in columns[1:]} for name in names]
-    rows(Console(), columns, shown)
-    say("recorded: as it was. replayed: its own config on the recorded outcomes. changed: with the overrides")
+    kinds = ["recorded", "replayed", "changed"]
+    shown = [
+        {"figure": name} | {kind: _text(found[kind].get(name)) for kind in kinds} | {"what": MEANINGS.get(name, "")}
+        for name in found["changed"]
+    ]
+    rows(Console(), ["figure", *kinds, "what"], shown)
+    say("recorded: as it was. replayed: its own config on the recorded outcomes. changed: with the overrides.")
+    say("Compare the last two: both meet the same outcomes. The more is reused or borrowed, the less they say.")
 
 
 def _text(value: Any) -> str:

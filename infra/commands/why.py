@@ -25,6 +25,9 @@ def why(
         print_json(story.to_dict())
         return
     say(story.subject)
+    epochs = len({event.epoch for event in story.events}) > 1  # each manager's clock begins at 0
+    say(f"  decision {'manager ' if epochs else ''}   seconds")
     for event in story.events:
-        say(f"  {event.seq:>6}  {event.now:>9.2f} s  {event.text}")
+        manager = f"{event.epoch:>7} " if epochs else ""
+        say(f"  {event.seq:>8} {manager}{event.now:>10.2f}  {event.text}")
     say(f"→ {story.outcome}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from astraflow.config import Component
 from astraflow.dataflow import builtin
 from astraflow.dataflow.algorithms import REPLAYS, filter_reasons, load_algorithms
+from astraflow.dataflow.curators import Greso
 from astraflow.dataflow.draws import draw, permuted, uniform
 from astraflow.dataflow.parts import Part, PartRows
+from astraflow.trainer.advantage import part_advantages
 from storage.errors import ConfigError
 from tests.dataflow.drive import make_config, make_parts
 
@@ -224,3 +227,24 @@ def test_dynamic_sampling_compares_what_shares_a_baseline() -> None:
     assert kept == {"part": True, "role": True, "slot": False}
     with pytest.raises(ValueError, match="within is"):
         builtin.ZeroAdvantage(within="policy")  # type: ignore[arg-type]
+
+
+NOISE = st.floats(-1e-9, 1e-9)
+
+
+@given(st.lists(NOISE, min_size=1, max_size=8), st.sampled_from([0.0, 0.1, 1 / 3, 1.0, -1.0, 250.0]))
+def test_float_noise_around_one_reward_is_no_variance_for_anybody(noise: list[float], reward: float) -> None:
+    """The filter, GRESO's streaks and the trainer's advantages agree: none takes noise for a signal."""
+    rewards = [reward * (1 + wobble) + wobble for wobble in noise]
+    assert not builtin.ZeroAdvantage().keep(_rows(rewards))
+    curator = Greso(problem_count=2, seed=0)
+    curator.observe(0, _rows(rewards))
+    assert curator.state()["streaks"] == {"0": ["easy" if reward > 0.5 else "hard", 1]}
+    for kind in ("mean_std", "mean"):
+        assert not part_advantages(np.array(rewards), kind).any()
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 1.0]) | st.floats(-2, 2), min_size=1, max_size=8))
+def test_what_dynamic_sampling_drops_is_what_has_no_advantage(rewards: list[float]) -> None:
+    is_dropped = not builtin.ZeroAdvantage().keep(_rows(rewards))
+    assert is_dropped == (not part_advantages(np.array(rewards), "mean_std").any())

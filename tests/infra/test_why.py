@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from astraflow import open_run
+from astraflow.query.why import why
 from astraflow.recipe import dump_toml
 from infra.cli import app
+from infra.commands.replaying import MEANINGS
 from storage.local import LocalStore
 from tests.simulation.world import run_world
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    """A simulated run on a disk."""
+    """A simulated run on a disk; some of its groups outlived their manager."""
     store = LocalStore(tmp_path / "store")
-    world = run_world(4)
+    world = run_world(0)
     source = world.base.client()
     for info in source.list(""):
         store.put(info.key, source.get(info.key))
@@ -46,7 +49,17 @@ def test_why_tells_and_replay_proves_and_compares() -> None:
     assert found["records"] == found["identical_bytes"]
     assert found["recorded"]["steps"] == found["replayed"]["steps"]
     shown = call("replay", "run", "dataflow.order.name=lifo")
-    assert "rollouts" in shown and "lag_mean" in shown
+    figures = {line.split()[0] for line in shown.splitlines()[2:] if line.strip()}
+    assert figures >= set(MEANINGS), "a figure is not explained, or not shown"
+    assert figures <= {*MEANINGS, "recorded:", "Compare"}
+
+
+def test_a_story_of_several_managers_says_whose_clock_it_is(home: LocalStore) -> None:
+    run = open_run(f"{home.url}/run")
+    managers = {group: len({event.epoch for event in why(run, str(group)).events}) for _, group in run.fold.parts}
+    one, several = (next(g for g, count in managers.items() if (count > 1) is many) for many in (False, True))
+    assert "manager" not in call("why", str(one), "--run", "run").splitlines()[1]
+    assert call("why", str(several), "--run", "run").splitlines()[1].split() == ["decision", "manager", "seconds"]
 
 
 @pytest.mark.usefixtures("home")

@@ -39,7 +39,10 @@ def test_every_group_has_a_life_that_ends_as_the_tables_say(runs: list[Run]) -> 
                 assert any(text.startswith(f"{policy}'s part was dropped as {part.reason}: ") for text in texts)
             if part.state == "consumed":
                 assert f"{policy}: trained on in batch {part.batch}" in story.outcome
-                assert any(f"into batch {part.batch} with lag" in text for text in texts)
+                went = next(n for n, text in enumerate(texts) if f"into batch {part.batch} with lag" in text)
+                trained = [n for n, text in enumerate(texts) if f"trained batch {part.batch} with {policy}'s" in text]
+                assert trained and min(trained) > went
+                assert f": step {run.fold.batches[policy, part.batch].step}" in texts[trained[0]]
 
 
 def test_a_trajectory_is_found_by_its_id(runs: list[Run]) -> None:

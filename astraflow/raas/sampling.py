@@ -35,8 +35,11 @@ def _finalise(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Which tokens a row may draw: the ``top_k`` likeliest, of these the fewest that hold ``top_p`` of the mass, of
-    these what is at least ``min_p`` times as likely as the likeliest. The likeliest token always stays. Each [B]."""
+    """Which tokens a row may draw: those that are at least ``min_p`` times as likely as the likeliest, of these the
+    ``top_k`` likeliest, of these the fewest that hold ``top_p`` of their mass. The likeliest always stays. Each [B].
+
+    The order is vLLM's: where several cuts are set, engines of one run and the trainer must leave the same tokens.
+    """
 
     top_k: torch.Tensor  # 0: all
     top_p: torch.Tensor
@@ -59,11 +62,10 @@ class Support:
         ordered, ids = logprobs.sort(dim=-1, descending=True, stable=True)
         rank = torch.arange(vocabulary, device=logprobs.device)
         top_k = torch.where(self.top_k == 0, vocabulary, self.top_k)
-        ordered = torch.log_softmax(ordered.masked_fill(rank >= top_k[:, None], -torch.inf), -1)
+        out = (rank >= top_k[:, None]) | (ordered < ordered[:, :1] + self.min_p.log()[:, None])
+        ordered = torch.log_softmax(ordered.masked_fill(out, -torch.inf), -1)
         before = ordered.double().exp().cumsum(-1).roll(1, dims=-1)  # mass of what is likelier
-        whole = (self.top_p >= 1)[:, None]
-        out = (before >= self.top_p[:, None]) & ~whole
-        out |= ordered < ordered[:, :1] + self.min_p.log()[:, None]
+        out |= (before >= self.top_p[:, None]) & (self.top_p < 1)[:, None]
         out[:, 0] = False
         kept = torch.log_softmax(ordered.masked_fill(out, -torch.inf), -1)
         return torch.empty_like(kept).scatter_(-1, ids, kept)

@@ -25,18 +25,16 @@ def asking(**settings: float | int | tuple[str, ...]) -> GenerationRequest:
 
 
 def by_hand(logits: list[float], top_k: int, top_p: float, min_p: float) -> dict[int, float]:
-    """Token -> probability, by a loop over the sorted tokens."""
-    total = sum(map(math.exp, logits))
-    ranked = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[: top_k or None]
+    """Token -> probability, by a loop over the sorted tokens, cut as vLLM does: min-p, then top-k, then top-p."""
+    likely = [i for i in range(len(logits)) if math.exp(logits[i] - max(logits)) >= min_p]
+    ranked = sorted(likely, key=lambda i: (-logits[i], i))[: top_k or None]
     mass = sum(math.exp(logits[i]) for i in ranked)
     kept, seen = [], 0.0
     for i in ranked:
-        share = math.exp(logits[i]) / mass
         if kept and seen >= top_p - 1e-9 and top_p < 1:
             break
-        seen += share
-        if not kept or math.exp(logits[i]) / total >= min_p * math.exp(logits[kept[0]]) / total:
-            kept.append(i)
+        seen += math.exp(logits[i]) / mass
+        kept.append(i)
     left = sum(math.exp(logits[i]) for i in kept)
     return {i: math.exp(logits[i]) / left for i in kept}
 

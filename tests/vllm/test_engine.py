@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from astraflow.raas.engine import Generation, GenerationRequest
+from astraflow.raas.sampling import Support
 from astraflow.raas.vllm_engine import VllmEngine
 from astraflow.weights.update import WeightUpdate
 from storage.errors import DataError, EpisodeError
@@ -38,13 +39,13 @@ async def generate(engine: VllmEngine, requests: Sequence[GenerationRequest]) ->
 
 
 def distribution(logits: torch.Tensor, request: GenerationRequest) -> torch.Tensor:
-    """Log-probs [T, V] a request draws from, written down plainly."""
+    """Log-probs [T, V] a request draws from, written down plainly: first min-p, then top-k, then top-p."""
     logprobs = torch.log_softmax(logits.float() / (request.temperature or 1.0), -1)
-    if request.top_k:
-        least = logprobs.topk(request.top_k, -1).values[:, -1:]
-        logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < least, -torch.inf), -1)
     if request.min_p:
         least = logprobs.max(-1, keepdim=True).values + math.log(request.min_p)
+        logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < least, -torch.inf), -1)
+    if request.top_k:
+        least = logprobs.topk(request.top_k, -1).values[:, -1:]
         logprobs = torch.log_softmax(logprobs.masked_fill(logprobs < least, -torch.inf), -1)
     if request.top_p < 1:
         ordered, ids = logprobs.sort(-1, descending=True)
@@ -54,12 +55,20 @@ def distribution(logits: torch.Tensor, request: GenerationRequest) -> torch.Tens
     return logprobs
 
 
-def reference(model: torch.nn.Module, request: GenerationRequest, ids: Sequence[int], shift: int = 0) -> list[float]:
-    """Log-probs of ``ids`` from one plain forward pass over the whole sequence."""
+def reference(
+    model: torch.nn.Module,
+    request: GenerationRequest,
+    ids: Sequence[int],
+    shift: int = 0,
+    support: Support | None = None,
+) -> list[float]:
+    """Log-probs of ``ids`` from one plain forward pass over the whole sequence; cut by ``support`` as trainers do."""
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([[*request.prompt_ids, *ids]])).logits[0]
     first = len(request.prompt_ids) - 1 + shift
     rows = distribution(logits[first : first + len(ids)], request)
+    if support is not None:
+        rows = support.cut(torch.log_softmax(logits[first : first + len(ids)].float() / request.temperature, -1))
     return [float(row[token]) for row, token in zip(rows, ids, strict=False)]
 
 
@@ -76,6 +85,7 @@ def assert_close(found: Sequence[float], expected: Sequence[float], within: floa
         {"temperature": 1.3, "top_p": 0.8},
         {"top_k": 5},
         {"temperature": 1.2, "min_p": 0.2},
+        {"min_p": 0.05, "top_k": 9, "top_p": 0.7},
         {"temperature": 0.0},
     ],
     ids=str,
@@ -87,12 +97,15 @@ async def test_logprobs_are_those_of_what_was_drawn_from(
     engine, model = engine_of(), llama(2)
     await engine.load(update_of(model, next(versions)))
     requests = [ask(p, 5 + i, seed=i, **settings) for i, p in enumerate(prompts(24))]
-    for request, answer in zip(requests, await generate(engine, requests), strict=True):
+    answers = await generate(engine, requests)
+    for request, answer in zip(requests, answers, strict=True):
         assert len(answer.token_ids) == len(answer.logprobs) == len(answer.versions) == request.max_tokens
         assert answer.finish_reason == "length"
         assert_close(answer.logprobs, reference(model, request, answer.token_ids))
         with expected_red():
             assert_close(answer.logprobs, reference(model, request, answer.token_ids, shift=1))
+        if support := Support.of([request] * len(answer.token_ids), torch.device("cpu")):
+            assert_close(answer.logprobs, reference(model, request, answer.token_ids, support=support))
 
 
 async def test_seeds_stops_and_what_does_not_fit(engine_of: EngineOf, versions: Iterator[int]) -> None:

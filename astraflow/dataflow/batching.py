@@ -22,7 +22,8 @@ def stale_groups(state: RunState, policy: str) -> list[int]:
     if state.sifted.get(policy) == queue.formed:
         return []  # what came since was judged when it was admitted
     state.sifted[policy] = queue.formed
-    return [g for g, part in queue.ready.items() if is_stale(part, queue.formed, state.flow.max_staleness)]
+    oldest = max(0, queue.formed - state.flow.max_staleness)
+    return [group for group, part in queue.ready.items() if part.step < oldest]
 
 
 def surplus_groups(state: RunState, policy: str) -> list[int]:
@@ -37,7 +38,7 @@ def surplus_groups(state: RunState, policy: str) -> list[int]:
 
 def is_stale(part: Part, n: int, max_staleness: int) -> bool:
     """Batch ``n`` is trained at step ``n``."""
-    return part.step < 0 or n - part.step > max_staleness
+    return part.step < max(0, n - max_staleness)
 
 
 def unfit_groups(state: RunState, policy: str, won: Sequence[tuple[int, Arrival]]) -> dict[str, list[int]]:
@@ -48,10 +49,8 @@ def unfit_groups(state: RunState, policy: str, won: Sequence[tuple[int, Arrival]
     always = "frozen" if queue.frozen else "ended" if queue.ended else ""
     for group, arrival in won:
         rows = arrival.parts.get(policy)
-        if queue.frozen or (rows is not None and always):
-            reason = always
-        elif rows is None:
-            reason = "absent"
+        if rows is None or always:
+            reason = always if queue.frozen or rows is not None else "absent"
         elif is_stale(ready[group], formed, max_staleness):
             reason = "stale"
         else:

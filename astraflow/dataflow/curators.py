@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astraflow.dataflow.builtin import Shuffled, is_constant
+from astraflow.dataflow.builtin import Shuffled, is_close
 from astraflow.dataflow.draws import draw, uniform
 from astraflow.dataflow.parts import PartRows
 
@@ -132,7 +132,7 @@ class Greso(Skipping):
             self._adapt()
         self._versions[rows.policy] = max(newest, self._versions.get(rows.policy, newest))
         self._window["all"] += 1
-        if not is_constant(rows.rewards):
+        if not is_close(rows.low, rows.high):
             self._streaks.pop(problem, None)
             return
         kind = "easy" if mean(rows) > 0.5 else "hard"

@@ -6,12 +6,12 @@ no memory. Attempts count from 1; attempt k is the group's k-th lease.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 
-class OpenGroup(msgspec.Struct, array_like=True):
+class OpenGroup(msgspec.Struct, array_like=True, gc=False):
     """A group without a result. ``holders[k - 1]`` is the participant of attempt k."""
 
     problem: int
@@ -36,14 +36,18 @@ class LeaseBook(msgspec.Struct):
     waiting: dict[int, int] = {}  # group -> attempt that ended
     returned: list[int] = []  # problems that are leased again, in new groups, before others
 
-    def lease(self, group: int, problem: int, holder: str, now: float) -> None:
-        """Lease a new or a waiting group."""
-        if group == self.next_group:
-            self.next_group += 1
-            self.open[group] = OpenGroup(problem, [holder])
-        else:
-            self.waiting.pop(group, None)
-            self.open[group].holders.append(holder)
+    def lease_new(self, holder: str, problems: Sequence[int], now: float) -> range:
+        """Lease a new group of each problem; they are numbered on."""
+        groups = range(self.next_group, self.next_group + len(problems))
+        self.next_group = groups.stop
+        self.open |= zip(groups, [OpenGroup(problem, [holder]) for problem in problems], strict=True)
+        self.leased |= dict.fromkeys(groups, now)
+        return groups
+
+    def lease_again(self, group: int, holder: str, now: float) -> None:
+        """Lease a waiting group."""
+        self.waiting.pop(group, None)
+        self.open[group].holders.append(holder)
         self.leased[group] = now
 
     def expire(self, group: int, attempt: int) -> None:
@@ -60,8 +64,8 @@ class LeaseBook(msgspec.Struct):
 
     def close(self, group: int) -> OpenGroup:
         """The group is terminal."""
-        self.leased.pop(group, None)
-        self.waiting.pop(group, None)
+        if self.leased.pop(group, None) is None:
+            self.waiting.pop(group, None)
         return self.open.pop(group)
 
     def expired(self, now: float, timeout_s: float) -> list[int]:

@@ -1,14 +1,22 @@
 """A part: one policy's trajectories of one group, as the manager sees it: where it lies, how old, how long.
 
 The manager never sees tokens. A part in memory is one small row; its per-trajectory columns stay in the
-fact that brought it and are looked at once, at admission (``PartRows``).
+fact that brought it and are looked at once, at admission (``PartRows``). What every part needs of them, its oldest
+version, its tokens and its extreme rewards, is found for all parts of an object at once (``Columns``).
 """
 
 from __future__ import annotations
 
+from itertools import repeat
+from typing import Any
+
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from astraflow.records import PartsObject
+
+Array = npt.NDArray[Any]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,6 +42,10 @@ class PartRows(msgspec.Struct, frozen=True, gc=False):
     object: PartsObject
     start: int
     stop: int
+    version: int  # the oldest among its tokens
+    tokens: int  # sampled tokens
+    low: float  # the smallest reward
+    high: float  # the largest reward
 
     @property
     def policy(self) -> str:
@@ -74,3 +86,43 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     participant: str
     attempt: int
     parts: dict[str, PartRows]
+
+
+class Columns:
+    """One object's columns as arrays, and its parts. Its columns are alike in length, and its parts cover the rows.
+
+    Raises ``OverflowError`` for a number that no column can hold.
+    """
+
+    def __init__(self, thing: PartsObject) -> None:
+        self.object = thing
+        self.rewards: Array = np.array(thing.rewards, np.float64)
+        self.response_tokens: Array = np.array(thing.response_tokens, np.int64)
+        oldest, starts = thing.version_min, np.array(thing.row_starts, np.intp)
+        is_one_version = oldest.count(oldest[0]) == len(oldest)
+        order = None if bool((starts[1:] > starts[:-1]).all()) else np.argsort(starts)
+        self.parts: list[PartRows] = list(
+            map(
+                PartRows,
+                repeat(thing),
+                thing.row_starts,
+                map(int.__add__, thing.row_starts, thing.row_counts),
+                repeat(oldest[0])
+                if is_one_version
+                else _by_part(np.minimum, np.array(oldest, np.int64), starts, order),
+                _by_part(np.add, self.response_tokens, starts, order),
+                _by_part(np.minimum, self.rewards, starts, order),
+                _by_part(np.maximum, self.rewards, starts, order),
+            )
+        )
+
+
+def _by_part(reduce: np.ufunc, column: Array, starts: Array, order: Array | None) -> list[Any]:
+    """One value a part, in the order of the parts; ``order`` says how they lie in the object, if in another one."""
+    if order is None:
+        found = reduce.reduceat(column, starts)
+    else:
+        found = np.empty(len(starts), column.dtype)
+        found[order] = reduce.reduceat(column, starts[order])
+    values: list[Any] = found.tolist()
+    return values

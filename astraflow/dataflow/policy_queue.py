@@ -6,7 +6,8 @@ could still be trained on. Everything else is a count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -95,27 +96,28 @@ class PolicyQueue(msgspec.Struct):
             del self.versions[version]
             self.floor = version + 1
 
-    def admit(self, group: int, problem: int, rows: PartRows) -> None:
-        """A part becomes ready."""
-        thing, start, stop = rows.object, rows.start, rows.stop
-        version, rewards = min(thing.version_min[start:stop]), thing.rewards[start:stop]
-        self.ready[group] = Part(
-            group,
-            problem,
-            thing.path,
-            thing.store,
-            thing.hash,
-            start,
-            stop - start,
-            version,
-            FORGOTTEN_STEP if version < self.floor else self.versions[version].step,
-            sum(thing.response_tokens[start:stop]),
-            self.admitted,
-            max(rewards) - min(rewards),
-        )
-        self.admitted += 1
-        self.drawn += 1
-        self.window.produced += 1
+    def admit(self, parts: Sequence[tuple[int, int, PartRows]]) -> None:
+        """Parts become ready; each with its group and problem."""
+        ready, floor, versions = self.ready, self.floor, self.versions
+        for arrival, (group, problem, rows) in enumerate(parts, self.admitted):
+            thing, version, start = rows.object, rows.version, rows.start
+            ready[group] = Part(
+                group,
+                problem,
+                thing.path,
+                thing.store,
+                thing.hash,
+                start,
+                rows.stop - start,
+                version,
+                FORGOTTEN_STEP if version < floor else versions[version].step,
+                rows.tokens,
+                arrival,
+                rows.high - rows.low + 0.0,  # no negative zero, on any platform
+            )
+        self.admitted += len(parts)
+        self.drawn += len(parts)
+        self.window.produced += len(parts)
 
     def form(self, n: int, groups: list[int]) -> list[int]:
         """Batch ``n`` takes these groups out of ``ready``; returns those that are not there: replayed ones."""
@@ -124,12 +126,14 @@ class PolicyQueue(msgspec.Struct):
         self.batched += len(fresh)
         self.formed = n + 1
         self.drawn = self.filtered = 0
-        for part in fresh:
-            lag = n - part.step
-            self.window.lag_sum += lag
+        for step, count in Counter([part.step for part in fresh]).items():
+            lag = n - step
+            self.window.lag_sum += lag * count
             self.window.lag_max = max(self.window.lag_max, lag)
-            self.window.lags[lag] = self.window.lags.get(lag, 0) + 1
+            self.window.lags[lag] = self.window.lags.get(lag, 0) + count
         self.window.lag_parts += len(fresh)
+        if len(fresh) == len(groups):
+            return []
         taken = {part.group for part in fresh}
         return [group for group in groups if group not in taken]
 
@@ -137,8 +141,8 @@ class PolicyQueue(msgspec.Struct):
         """All batches up to ``batch`` are trained; ``keep`` gets their parts but the last one's ``skipped`` groups."""
         for n in range(self.consumed, batch + 1):
             parts = self.batches.pop(n)
-            bad = {part.group: part for part in parts if n == batch and part.group in skipped}
-            used = [part for part in parts if part.group not in bad]
+            bad = {part.group: part for part in parts if part.group in skipped} if n == batch and skipped else {}
+            used = [part for part in parts if part.group not in bad] if bad else parts
             self.skipped |= bad
             self.batched -= len(parts)
             self.trained += len(used)

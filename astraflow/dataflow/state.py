@@ -9,7 +9,7 @@ facts and decisions stand in this one file, a little over 300 lines, so that not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ from astraflow.dataflow.algorithms import FILTER_ERROR, Algorithms, load_algorit
 from astraflow.dataflow.leases import LeaseBook
 from astraflow.dataflow.ledger import Ledger, decode_ledger
 from astraflow.dataflow.participants import AppliedVersion, Participant
-from astraflow.dataflow.parts import Arrival, PartRows
+from astraflow.dataflow.parts import Arrival, Columns, PartRows
 from astraflow.dataflow.policy_queue import PolicyQueue, Window
 from storage.errors import DataError
 
@@ -42,6 +42,7 @@ class RunState:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.flow = config.dataflow
+        self.problem_count = config.problem_count
         self.names = sorted(config.policies)
         trainers = {name: config.trainer_of(name) for name in config.trained}
         self.batch_size = {name: trainer.batch_size for name, trainer in trainers.items()}
@@ -50,6 +51,7 @@ class RunState:
         self.algorithms: Algorithms = load_algorithms(config)
         self.ledger = Ledger(policies={name: PolicyQueue(frozen=config.policies[name].frozen) for name in self.names})
         self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first
+        self._columns: dict[int, Columns] = {}  # by identity of the object, in this step; saves time only
         self.handbacks: list[Handback] = []
         self.eval_handbacks: list[Handback] = []
         self.wishes: list[r.Wanted] = []
@@ -92,17 +94,6 @@ class RunState:
         """Parts of a policy that are leased, ready, or batched and not consumed."""
         queue = self.policies[policy]
         return len(self.leases.leased) + len(queue.ready) + queue.batched
-
-    def next_problem(self) -> int:
-        """The problem of the next new group; changes nothing."""
-        if self.leases.returned:
-            return self.leases.returned[0]
-        try:
-            problem = self.algorithms.curator.select()
-        except Exception:  # noqa: BLE001 - the boundary to own code; the next manager would ask it the same
-            problem = -1
-        count = self.config.problem_count
-        return problem if 0 <= problem < count else self.leases.next_group % count
 
     # --- the fold -------------------------------------------------------------------------------
 
@@ -169,10 +160,18 @@ class RunState:
     def _absorb_committed(self, participant: str, fact: r.Committed) -> None:
         parts: dict[int, dict[str, PartRows]] = {group: {} for group in fact.groups}
         for thing in fact.objects:
-            for group, start, count in zip(thing.groups, thing.row_starts, thing.row_counts, strict=True):
-                parts[group][thing.policy] = PartRows(thing, start, start + count)
-        for group, attempt in zip(fact.groups, fact.attempts, strict=True):
-            self.arrivals.setdefault(group, []).append(Arrival(participant, attempt, parts[group]))
+            policy = thing.policy
+            for group, rows in zip(thing.groups, self.columns_of(thing).parts, strict=True):
+                parts[group][policy] = rows
+        for (group, rows_of), attempt in zip(parts.items(), fact.attempts, strict=True):
+            self.arrivals.setdefault(group, []).append(Arrival(participant, attempt, rows_of))
+
+    def columns_of(self, thing: r.PartsObject) -> Columns:
+        """An object's columns as arrays, made once a step. The object keeps its identity as long as they are kept."""
+        found = self._columns.get(id(thing))
+        if found is None:
+            found = self._columns[id(thing)] = Columns(thing)
+        return found
 
     def _absorb_consumed(self, fact: r.Consumed) -> None:
         queue = self.policies[fact.policy]
@@ -275,38 +274,70 @@ class RunState:
             ledger.draining_since = 0.0
 
     def _apply_leased(self, decision: r.Leased) -> None:
-        for group, problem, attempt in zip(decision.groups, decision.problems, decision.attempts, strict=True):
-            self.lease(decision.pool, group, problem, attempt)
+        book = self.leases
+        if decision.groups and decision.groups[0] == book.next_group:
+            for problem in decision.problems:
+                if book.returned and book.returned[0] == problem:
+                    book.returned.pop(0)
+                else:
+                    self._drawn(problem)
+            self._lease(decision.pool, decision.problems)
+            return
+        held = self.participants[decision.pool].held
+        for group, attempt in zip(decision.groups, decision.attempts, strict=True):
+            book.lease_again(group, decision.pool, self.now)
+            held[group] = attempt
 
-    def lease(self, pool: str, group: int, problem: int, attempt: int) -> None:
-        """Fold one lease of a ``Leased``."""
-        book = self.ledger.leases
-        if group == book.next_group:
-            if book.returned and book.returned[0] == problem:
-                book.returned.pop(0)
-            else:
-                try:
-                    self.algorithms.curator.leased(problem)
-                except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
-                    self.faults += 1
-        book.lease(group, problem, pool, self.ledger.now)
-        self.ledger.participants[pool].held[group] = attempt
+    def lease_new(self, pool: str, count: int) -> list[int]:
+        """Fold leases of ``count`` new groups and return their problems: each is asked for behind the one before.
+
+        Problems that came back go first; where the curator names none that is there, they go in file order.
+        """
+        returned, select, whole = self.leases.returned, self.algorithms.curator.select, self.problem_count
+        problems, first = [], self.leases.next_group
+        for group in range(first, first + count):
+            if returned:
+                problems.append(returned.pop(0))
+                continue
+            try:
+                problem = select()
+            except Exception:  # noqa: BLE001 - the boundary to own code; the next manager would ask it the same
+                problem = -1
+            problem = problem if 0 <= problem < whole else group % whole
+            self._drawn(problem)
+            problems.append(problem)
+        self._lease(pool, problems)
+        return problems
+
+    def _drawn(self, problem: int) -> None:
+        try:
+            self.algorithms.curator.leased(problem)
+        except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
+            self.faults += 1
+
+    def _lease(self, pool: str, problems: Sequence[int]) -> None:
+        groups = self.leases.lease_new(pool, problems, self.now)
+        self.participants[pool].held |= dict.fromkeys(groups, 1)
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
-        participants, queues, close = self.participants, self.policies, self.leases.close
+        participants, close = self.participants, self.leases.close
         observe, teller = self.algorithms.curator.observe, participants[decision.participant]
         teller.failures = teller.rejects = 0
         teller.note_admitted(len(decision.groups), self.leases.ages(decision.groups, decision.attempts, self.now))
+        admitted: dict[str, list[tuple[int, int, PartRows]]] = {}
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
             arrival = self.arrival_of(group, attempt, decision.participant)
             found = close(group)
+            problem = found.problem
             participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
-                queues[policy].admit(group, found.problem, rows)
+                admitted.setdefault(policy, []).append((group, problem, rows))
                 try:
-                    observe(found.problem, rows)
+                    observe(problem, rows)
                 except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
                     self.faults += 1
+        for policy, parts in admitted.items():
+            self.policies[policy].admit(parts)
 
     def arrival_of(self, group: int, attempt: int, participant: str) -> Arrival:
         """The first commit of this attempt in this record. Raises ``DataError`` if there is none."""
@@ -351,6 +382,7 @@ class RunState:
     def settle(self) -> None:
         """End a decision record: what had no effect in it never will."""
         self.arrivals.clear()
+        self._columns.clear()
         self.handbacks.clear()
         self.eval_handbacks.clear()
         self.wishes.clear()

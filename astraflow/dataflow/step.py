@@ -139,9 +139,11 @@ def _admit(turn: Turn) -> None:
     """The first attempt of an open group wins; its parts are looked at once, policy by policy."""
     state = turn.state
     winners: dict[str, list[tuple[int, Arrival]]] = {}
+    opened = state.leases.open
     for group, arrivals in state.arrivals.items():
-        if group in state.leases.open:
-            winners.setdefault(arrivals[0].participant, []).append((group, arrivals[0]))
+        if group in opened:
+            first = arrivals[0]
+            winners.setdefault(first.participant, []).append((group, first))
     for participant, won in winners.items():
         turn.decide(
             r.Admitted(
@@ -304,11 +306,8 @@ def _grant(turn: Turn, name: str, count: int) -> None:
     fresh = count - len(again)
     if fresh <= 0:
         return
-    first, problems = state.leases.next_group, []
-    for group in range(first, first + fresh):  # each is applied at once: the next problem depends on it
-        problem = state.next_problem()
-        state.lease(name, group, problem, 1)
-        problems.append(problem)
+    first = state.leases.next_group
+    problems = state.lease_new(name, fresh)
     leased = r.Leased(pool=name, groups=list(range(first, first + fresh)), problems=problems, attempts=[1] * fresh)
     turn.decisions.append(leased)
     if turn.watch is not None:

@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from astraflow import records as r
 from astraflow.dataflow.participants import Participant
+from astraflow.dataflow.parts import Columns
 from astraflow.dataflow.policy_queue import PolicyQueue
 from astraflow.dataflow.state import RunState
 from storage.keys import RunKeys
@@ -92,8 +95,7 @@ def _committed(check: _Check, fact: r.Committed) -> None:
     _need(check.role == "pool", "only a pool that joined commits")
     _need(len(fact.groups) == len(fact.attempts), "groups and attempts differ in number")
     _need(len(set(fact.groups)) == len(fact.groups), "a group is named twice")
-    for group, attempt in zip(fact.groups, fact.attempts, strict=True):
-        _lease(check, group, attempt)
+    _leases(check, fact)
     size = check.state.flow.group_size
     episodes: dict[int, set[int]] = {}  # of groups that no single object has whole
     whole: set[int] = set()
@@ -119,6 +121,14 @@ def _members(committed: set[int], whole: set[int], episodes: dict[int, set[int]]
     _need(not missing, f"group {min(missing, default=0)} has 0 of {size} episodes")
 
 
+def _leases(check: _Check, fact: r.Committed) -> None:
+    opened, alone = check.state.leases.open, [check.participant]
+    for group, attempt in zip(fact.groups, fact.attempts, strict=True):
+        found = opened.get(group)
+        if found is None or attempt != 1 or found.holders != alone:  # not the usual case
+            _lease(check, group, attempt)
+
+
 def _lease(check: _Check, group: int, attempt: int) -> None:
     book = check.state.leases
     found = book.open.get(group)
@@ -131,15 +141,21 @@ def _lease(check: _Check, group: int, attempt: int) -> None:
 def _parts_object(check: _Check, thing: r.PartsObject, committed: set[int], seen: set[int]) -> set[int]:
     """The object's groups, if it may be folded."""
     queue = _queue(check, thing.policy)
-    _columns(thing)
+    _columns(check, thing)
     _path(check, thing)
     groups = set(thing.groups)
     _need(len(groups) == len(thing.groups) and seen.isdisjoint(groups), f"two parts of {thing.policy!r} in a group")
     _need(groups <= committed, "a part of a group that is not committed here")
     seen |= groups
-    for version in {*thing.version_min, *thing.version_max}:
+    for version in _versions(thing):
         _known(check, queue, thing.policy, version)
     return groups
+
+
+def _versions(thing: r.PartsObject) -> set[int]:
+    low, high = thing.version_min, thing.version_max
+    is_one = low == high and low.count(low[0]) == len(low)  # the usual case, at once
+    return {low[0]} if is_one else {*low, *high}
 
 
 def _known(check: _Check, queue: PolicyQueue, policy: str, version: int) -> None:
@@ -147,7 +163,7 @@ def _known(check: _Check, queue: PolicyQueue, policy: str, version: int) -> None
     _need(is_known, f"version {version} of {policy!r} is not published")
 
 
-def _columns(thing: r.PartsObject) -> None:
+def _columns(check: _Check, thing: r.PartsObject) -> None:
     rows = len(thing.episodes)
     columns = (
         thing.roles,
@@ -167,19 +183,20 @@ def _columns(thing: r.PartsObject) -> None:
         starts, counts = [starts[i] for i in order], [counts[i] for i in order]
     is_tiled = starts == [0, *accumulate(counts[:-1])] and sum(counts) == rows
     _need(is_tiled, "the parts do not cover the rows once each")
-    total = sum(thing.rewards)
-    _need(total - total == 0, "a reward is not finite")  # neither is a sum of what is not
-    is_small = max(thing.rewards) <= r.LARGEST_REWARD and min(thing.rewards) >= -r.LARGEST_REWARD
-    _need(is_small, f"a reward beyond {r.LARGEST_REWARD:g}")
     low, high = thing.version_min, thing.version_max
     _need(low == high or all(map(operator.le, low, high)), "version_min above version_max")
-    lengths = (
-        min(thing.prompt_tokens),
-        min(thing.response_tokens),
-        max(thing.prompt_tokens),
-        max(thing.response_tokens),
-    )
-    _need(min(lengths) >= 0 and max(lengths) <= LARGEST, "a length that is not possible")
+    try:
+        _values(thing, check.state.columns_of(thing))
+    except OverflowError:
+        raise _Refusal("a number that is not possible") from None
+
+
+def _values(thing: r.PartsObject, columns: Columns) -> None:
+    largest = max(columns.rewards.max(), -columns.rewards.min())  # nan, if there is one
+    _need(bool(np.isfinite(largest)), "a reward is not finite")
+    _need(largest <= r.LARGEST_REWARD, f"a reward beyond {r.LARGEST_REWARD:g}")
+    for lengths in (np.array(thing.prompt_tokens, np.int64), columns.response_tokens):
+        _need(lengths.min() >= 0 and lengths.max() <= LARGEST, "a length that is not possible")
 
 
 def _path(check: _Check, thing: r.PartsObject) -> None:
@@ -189,7 +206,7 @@ def _path(check: _Check, thing: r.PartsObject) -> None:
         raise _Refusal(f"{thing.path!r} is no trajectory path of this run")
     _need(path.policy == thing.policy, f"{thing.path!r} is not a path of {thing.policy!r}")
     _need(path.stem.startswith(f"{check.participant}-"), f"{thing.path!r} is outside the pool's prefix")
-    _need(path.version == min(thing.version_min), f"{thing.path!r} is not under its oldest version")
+    _need(path.version == min(_versions(thing)), f"{thing.path!r} is not under its oldest version")
 
 
 def _failed(check: _Check, fact: r.Failed) -> None:

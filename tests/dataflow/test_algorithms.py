@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,14 +18,14 @@ from astraflow.dataflow import builtin
 from astraflow.dataflow.algorithms import REPLAYS, filter_reasons, load_algorithms
 from astraflow.dataflow.curators import Greso
 from astraflow.dataflow.draws import draw, permuted, uniform
-from astraflow.dataflow.parts import Part, PartRows
+from astraflow.dataflow.parts import Columns, Part, PartRows
 from astraflow.trainer.advantage import part_advantages
 from storage.errors import ConfigError
 from tests.dataflow.drive import make_config, make_parts
 
 
 def _rows(rewards: list[float], **columns: Any) -> PartRows:
-    return PartRows(make_parts("pool-a", [0], rewards=rewards, **columns), 0, len(rewards))
+    return Columns(make_parts("pool-a", [0], rewards=rewards, **columns)).parts[0]
 
 
 def _part(version: int, arrival: int) -> Part:
@@ -32,6 +35,14 @@ def _part(version: int, arrival: int) -> Part:
 def test_draws_are_the_same_for_ever() -> None:
     assert draw(0, "curator", 1, 2) == 1437410784561713157
     assert [permuted(i, 8, 7, "curator", 0) for i in range(8)] == [3, 2, 6, 7, 5, 4, 1, 0]
+
+
+def test_a_long_permutation_is_the_same_for_ever() -> None:
+    places = (0, 1023, 1024, 1025, 2047, 2048, 4095, 4999)
+    assert [permuted(i, 5000, 7, "curator", 2) for i in places] == [1982, 2218, 3960, 288, 1097, 4278, 1443, 4238]
+    whole = [permuted(i, 5000, 7, "curator", 2) for i in range(5000)]
+    assert sorted(whole) == list(range(5000))
+    assert hashlib.sha256(repr(whole).encode()).hexdigest()[:16] == "5fa1cd70391c05d6"
 
 
 @given(st.integers(1, 300), st.integers(0, 2**40), st.integers(0, 5))
@@ -102,9 +113,33 @@ def test_length_filters() -> None:
 
 
 def test_rows_are_slices_of_an_object() -> None:
-    rows = PartRows(make_parts("pool-a", [4, 5], version=[1, 2]), 2, 4)
+    rows = Columns(make_parts("pool-a", [4, 5], version=[1, 2])).parts[1]
     assert (rows.policy, rows.roles, rows.slots, rows.episodes) == ("solver", ["solver"] * 2, [0, 0], [0, 1])
     assert (rows.versions_min, rows.prompt_tokens) == ([2, 2], [3, 3])
+
+
+@given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=6))
+def test_parts_come_to_what_their_rows_come_to(data: st.DataObject, counts: list[int]) -> None:
+    """Whatever order the parts lie in, and however many rows each has."""
+    order = data.draw(st.permutations(range(len(counts))))
+    starts = dict(zip(order, itertools.accumulate([counts[part] for part in order], initial=0), strict=False))
+    some = st.lists(st.integers(0, 9), min_size=sum(counts), max_size=sum(counts))
+    versions, tokens, rewards = data.draw(some), data.draw(some), [n / 4 - 1 for n in data.draw(some)]
+    thing = make_parts(
+        "pool-a",
+        list(range(len(counts))),
+        row_starts=[starts[part] for part in range(len(counts))],
+        row_counts=counts,
+        version_min=versions,
+        response_tokens=tokens,
+        rewards=rewards,
+    )
+    for part, rows in enumerate(Columns(msgspec.structs.replace(thing, rewards=rewards)).parts):
+        here = slice(starts[part], starts[part] + counts[part])
+        assert (rows.start, rows.stop) == (here.start, here.stop)
+        assert (rows.version, rows.tokens) == (min(versions[here]), sum(tokens[here]))
+        assert (rows.low, rows.high) == (min(rewards[here]), max(rewards[here]))
+        assert all(type(value) is int for value in (rows.version, rows.tokens))
 
 
 def test_orders() -> None:
@@ -222,7 +257,7 @@ def test_dynamic_sampling_compares_what_shares_a_baseline() -> None:
         slots=[0, 0, 0, 1],
         episodes=[0, 0, 1, 1],
     )
-    rows = PartRows(thing, 0, 4)
+    rows = Columns(thing).parts[0]
     kept = {within: builtin.ZeroAdvantage(within=within).keep(rows) for within in ("part", "role", "slot")}
     assert kept == {"part": True, "role": True, "slot": False}
     with pytest.raises(ValueError, match="within is"):

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from astraflow.dataflow.algorithms import CURATORS
 from astraflow.dataflow.curators import Curriculum, FilterSolved, Greso, running, to_ranges
-from astraflow.dataflow.parts import PartRows
+from astraflow.dataflow.parts import Columns, PartRows
 from tests.dataflow.drive import make_parts
 
 SOLVED, FAILED, MIXED = (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)
 
 
 def rows(rewards: tuple[float, ...], version: int = 0) -> PartRows:
-    return PartRows(make_parts("pool-a", [0], version=version, rewards=rewards), 0, len(rewards))
+    return Columns(make_parts("pool-a", [0], version=version, rewards=rewards)).parts[0]
 
 
 def drawn(curator: FilterSolved | Curriculum, count: int) -> Counter[int]:

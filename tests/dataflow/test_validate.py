@@ -60,6 +60,10 @@ POOL = {
     "a store that is not the run's": (_object(store="s3://elsewhere"), "no store of this run"),
     "a reward too large for its column": (_committed(rewards=(1e39, 0.0)), "reward beyond"),
     "rewards whose spread is no number": (_committed(rewards=(1.5e308, -1.5e308)), "reward beyond"),
+    "a length that no column holds": (_object(response_tokens=[5, 5, 5, 2**63]), "not possible"),
+    "a prompt that no column holds": (_object(prompt_tokens=[2**70, 1, 1, 1]), "not possible"),
+    "a reward that is no number": (_committed(rewards=(float("nan"), 0.0)), "not finite"),
+    "an endless reward": (_committed(rewards=(0.0, float("-inf"))), "not finite"),
     "an item that was never leased": (
         r.Evaluated(evaluation="held", item=0, attempt=1, scores=[1.0], low={}, high={}),
         "no evaluation 'held'",

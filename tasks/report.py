@@ -91,11 +91,13 @@ class RunPage:
             self._note(f"the run's load reports: {artifact_url(self._loads.table.id)}")
 
     def _link(self, child: str, id: str) -> None:
-        """On the flow run of each child, the way to the run's page."""
+        """On the flow run of each child, the way to the run's page and to its load reports."""
         if self._page.id is None:
             return
         made = self._of_children.setdefault((child, id), LiveArtifact("markdown", key=None, flow_run=id))
         way = f"[{self._view.config.name}: the run's live page]({artifact_url(self._page.id)})"
+        if self._loads.table.id is not None:
+            way += f", [its load reports]({artifact_url(self._loads.table.id)})"
         made.write(way, f"{child}: to the run's live page")
 
     def _write_progress(self, policy: str, id: str) -> None:

@@ -1,6 +1,6 @@
 """What each data algorithm buys: accuracy against rollouts spent, on 512 fixed sums, as the paper's figure 9.
 
-    python tests/benchmarks/ablation.py [--seeds 0 1 2] [--steps 100] [--picture FILE.svg] [--json]
+    python tests/benchmarks/ablation.py [--seeds 0 1 2] [--steps 150] [--partial F.json] [--picture F.svg] [--json]
 
 Real runs (manager, pool and trainer as processes, no Prefect) from one warmed-up model a seed. Variants: ``vanilla``;
 ``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share of each batch from
@@ -8,14 +8,21 @@ parts that were trained already; ``greso`` also leaves out problems that gave no
 sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that sampling at
 temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes of groups
 that were admitted until the version's step was trained.
+
+The pool has places for one batch, so rollouts are what the trainer waits for, as they are where data algorithms
+matter: parts are young when they are batched, and staleness (at most 8 steps, as in the paper) leaves some to replay.
+With ``--partial`` whatever is finished is kept, warmed-up models too, and the same command goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
+import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +51,7 @@ sampling = {{ max_tokens = 4 }}
 {warmup}
 [dataflow]
 group_size = 8
-max_staleness = 2
+max_staleness = 8
 {flow}
 [trainer]
 steps = {steps}
@@ -73,7 +80,7 @@ Curve = list[tuple[int, float]]  # rollouts, accuracy
 
 def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any) -> Curve:
     """One run; its curve at every ``every``-th step. ``keep`` gets version 0 as a model folder."""
-    defaults = {"warmup": "", "flow": "", "groups": 16, "capacity": 48, "lr": 3e-4}
+    defaults = {"warmup": "", "flow": "", "groups": 32, "capacity": 32, "lr": 3e-4}
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(**{**defaults, **fields, "model": json.dumps(str(fields["model"]))}))
     config = load_recipe(recipe, default_store=str(folder / "store"))
@@ -223,45 +230,71 @@ def picture(curves: dict[str, list[Curve]]) -> str:
     )
 
 
+class Kept:
+    """Finished curves and warmed-up models; in a file and a folder beside it, so that a later call goes on."""
+
+    def __init__(self, file: Path | None, folder: Path, settings: dict[str, Any]) -> None:
+        self._file, self._settings = file, settings
+        self.models = file.absolute().with_suffix(".models") if file else folder
+        self.curves: dict[str, Curve] = {}
+        if file and file.exists():
+            kept = json.loads(file.read_text())
+            if kept["settings"] != settings:
+                raise SystemExit(f"{file} holds curves of other settings: {kept['settings']}, not {settings}")
+            self.curves = {name: [(rollouts, score) for rollouts, score in c] for name, c in kept["curves"].items()}
+
+    def keep(self, name: str, found: Curve) -> None:
+        self.curves[name] = found
+        if self._file:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({"settings": self._settings, "curves": self.curves})
+            unfinished = self._file.with_suffix(".part")
+            unfinished.write_text(text)
+            unfinished.replace(self._file)
+
+
+def play(kept: Kept, folder: Path, seed: int, variant: str, until: float, size: dict[str, Any], **curve: int) -> None:
+    """One variant of one seed, from the seed's warmed-up model, which the first one makes."""
+    model = kept.models / f"model-{seed}"
+    if not model.exists():
+        warm = Path(tempfile.mkdtemp(dir=folder))
+        warmup = f"warmup = {{ until_accuracy = {until}, max_steps = 800, batch_size = 128, lr = 1e-3 }}"
+        run(warm, keep=warm / "kept", seed=seed, model="tiny-qwen3", warmup=warmup, **size | {"steps": 1})
+        kept.models.mkdir(parents=True, exist_ok=True)
+        shutil.move(warm / "kept", model)
+    own = Path(tempfile.mkdtemp(dir=folder))
+    began = time.monotonic()
+    kept.keep(f"{seed}/{variant}", run(own, seed=seed, model=model, flow=VARIANTS[variant], **size, **curve))
+    print(f"seed {seed}, {variant}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    shutil.rmtree(own)
+
+
 def main() -> None:
     """Run all variants of all seeds, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--groups", type=int, default=16, help="groups a batch")
-    parser.add_argument("--every", type=int, default=5, help="steps between two points of a curve")
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--groups", type=int, default=32, help="groups a batch")
+    parser.add_argument("--every", type=int, default=10, help="steps between two points of a curve")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--until", type=float, default=0.3, help="accuracy at which the warm-up ends")
     parser.add_argument("--picture", type=Path, default=None)
     parser.add_argument("--partial", type=Path, default=None, help="keeps finished curves, and goes on from them")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    done: dict[str, Curve] = json.loads(given.partial.read_text()) if given.partial and given.partial.exists() else {}
-    size = {"groups": given.groups, "capacity": 3 * given.groups, "lr": given.lr}
+    size = {"steps": given.steps, "groups": given.groups, "capacity": given.groups, "lr": given.lr}
+    settings = {**size, "until": given.until, "every": given.every}
     with tempfile.TemporaryDirectory(prefix="astraflow-ablation-") as name:
+        kept = Kept(given.partial, Path(name), settings)
         for seed in given.seeds:
-            model = Path(name) / f"model-{seed}"
-            for variant, flow in VARIANTS.items():
-                if f"{seed}/{variant}" in done:
-                    continue
-                if not model.exists():
-                    warm = Path(tempfile.mkdtemp(dir=name))
-                    warmup = (
-                        f"warmup = {{ until_accuracy = {given.until}, max_steps = 800, batch_size = 128, lr = 1e-3 }}"
-                    )
-                    run(warm, keep=model, seed=seed, model="tiny-qwen3", warmup=warmup, steps=1, **size)
-                folder = Path(tempfile.mkdtemp(dir=name))
-                done[f"{seed}/{variant}"] = run(
-                    folder, every=given.every, seed=seed, model=model, flow=flow, steps=given.steps, **size
-                )
-                if given.partial:
-                    given.partial.parent.mkdir(parents=True, exist_ok=True)
-                    given.partial.write_text(json.dumps(done))
-    curves = {variant: [[tuple(p) for p in done[f"{s}/{variant}"]] for s in given.seeds] for variant in VARIANTS}
-    rows = summary(curves)  # type: ignore[arg-type]
+            for variant in VARIANTS:
+                if f"{seed}/{variant}" not in kept.curves:
+                    play(kept, Path(name), seed, variant, given.until, size, every=given.every)
+    curves = {variant: [kept.curves[f"{seed}/{variant}"] for seed in given.seeds] for variant in VARIANTS}
+    rows = summary(curves)
     if given.picture:
-        given.picture.write_text(picture(curves))  # type: ignore[arg-type]
-    report = {"benchmark": "ablation", "rows": rows, "curves": curves, "steps": given.steps, "seeds": given.seeds}
+        given.picture.write_text(picture(curves))
+    report = {"benchmark": "ablation", "rows": rows, "curves": curves, "seeds": given.seeds, **settings}
     print(json.dumps(report, indent=2) if given.json else table(rows))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import Artifact
 from prefect.events.actions import DoNothing
 from prefect.events.filters import EventFilter, EventIDFilter, EventNameFilter, EventRelatedFilter, EventResourceFilter
@@ -28,6 +28,8 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.query.loads import load_reports
 from astraflow.query.run import Run
+from flows.children import children_of
+from flows.launcher import PrefectLauncher
 from storage import open_store
 from storage.keys import RunKeys
 from tasks.load_reports import EVENT, LoadReports, event_id
@@ -197,6 +199,19 @@ def test_the_table_stays_one_artifact_and_shows_the_newest(reported: Reported) -
     before = table.updated
     loads.write()
     assert tables(reported)[0].updated == before
+
+
+def test_the_flow_runs_of_a_run_link_to_its_load_reports(reported: Reported) -> None:
+    reported.decide(reported.report(10))
+    manager, *_ = children_of(reported.config)
+    id = PrefectLauncher(reported.config.name, reported.config.store).start(manager, 1).id
+    page = RunPage(RunFollower(reported.store, reported.config))
+    for _ in range(2):
+        page.write({manager.key: id})
+    on_it = FlowRunFilter(id=FlowRunFilterId(any_=[uuid.UUID(id)]))
+    with get_client(sync_client=True) as client:
+        (link,) = client.read_artifacts(flow_run_filter=on_it)
+    assert f"/artifacts/artifact/{tables(reported)[0].id}" in str(link.data)
 
 
 def test_while_the_server_is_away_nothing_happens_and_then_everything_is_told(reported: Reported) -> None:

@@ -100,6 +100,7 @@ class Beat:
         self._every_s = every_s
         self._end = threading.Event()
         self._lock = threading.Lock()
+        self._words = threading.Lock()  # who publishes beside the training speaks too
         self._thread = threading.Thread(target=self._run, name="beat", daemon=True)
         status.pid = os.getpid()
 
@@ -116,19 +117,22 @@ class Beat:
     def write(self) -> None:
         """Write the status now, with the next beat number."""
         with self._lock:
-            self.status.beat += 1
+            with self._words:
+                self.status.beat += 1
+                told = encode(self.status)
             try:
-                self._store.put(self._key, encode(self.status))
+                self._store.put(self._key, told)
             except StoreError:
                 self.failures += 1
 
     def set(self, *, state: str | None = None, waiting: str | None = None, **figures: float) -> None:
         """Change what the next beat says."""
-        if state is not None:
-            self.status.state = state
-        if waiting is not None:
-            self.status.waiting = waiting
-        self.status.figures = {**self.status.figures, **figures}
+        with self._words:
+            if state is not None:
+                self.status.state = state
+            if waiting is not None:
+                self.status.waiting = waiting
+            self.status.figures = {**self.status.figures, **figures}
 
     def _run(self) -> None:
         while not self._end.wait(self._every_s):

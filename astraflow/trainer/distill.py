@@ -18,6 +18,7 @@ from astraflow.trainer.batch import MicroBatch
 from astraflow.trainer.logprobs import micro_logprobs
 from astraflow.trainer.losses import load_loss
 from astraflow.trainer.objective import Examples, Setting
+from astraflow.trainer.proximal import SelectingLoss
 from astraflow.trainer.reader import LoadedBatch
 from astraflow.trainer.surrogate import MAX_LOG_RATIO, TokenLoss
 from storage.errors import ConfigError
@@ -29,6 +30,13 @@ class Distill:
     def __init__(self, settings: Trainer) -> None:
         self._settings = settings
         self._loss: Any = load_loss(settings.loss)
+        if isinstance(self._loss, SelectingLoss):
+            raise ConfigError(
+                f"loss {settings.loss.name!r} chooses tokens by advantages, which 'distill' has only as it trains",
+                where="trainer.loss.name",
+                remedy="Take one that trains every token: grpo, gspo, cispo, decoupled, tis or icepop",
+                kind="options",
+            )
         self.needs_proximal = bool(getattr(self._loss, "needs_proximal", False))
         self._teacher: Any = None
 

@@ -20,7 +20,7 @@ from storage.store import ObjectStore
 T = TypeVar("T")
 log = logging.getLogger("astraflow.trainer")
 
-EVERY_STEP = ("waiting", "trained")
+EVERY_STEP = ("waiting", "training")
 PATIENCE_S = 120.0
 """How long an unreachable store is asked before the trainer ends (it can be started again at any time)."""
 
@@ -50,6 +50,10 @@ class Life:
         self.beat.set(state=state, waiting="", **figures)
         level = logging.DEBUG if state in EVERY_STEP else logging.INFO
         log.log(level, "%s: %s %s", self.policy, state, {name: round(v, 4) for name, v in figures.items()} or "")
+
+    def show(self, **figures: float) -> None:
+        """Show ``figures`` beside those that are in the status object, whatever the trainer is doing now."""
+        self.beat.set(state=None, waiting=None, **finite(figures))
 
     def persist(
         self,

@@ -3,7 +3,7 @@
 It reads top to bottom. Order within a step is what makes it safe to kill at any instruction: the manifest (weights
 that others may use, and the fence), then the outbox record (that the batch is consumed), then what is only for the eye
 or for a quicker start (row, checkpoint). What was not published did not happen; what was published and not said is
-said by the next life (``start``).
+said by the next life (``start``). All this is done while the next batch is trained (``publishing``), from a copy.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from astraflow.pace import Pace, wait_until
 from astraflow.participant import Beat, Outbox, beat_every_s, new_participant
 from astraflow.records import AnyFact, Batched, Consumed, Ended, Left, Status
 from astraflow.trainer.kinds import load_kind
+from astraflow.trainer.learner import StepResult
 from astraflow.trainer.life import Life, finite, log
-from astraflow.trainer.office import Tenure
+from astraflow.trainer.office import NewVersion, Tenure
 from astraflow.trainer.orders import End, give
+from astraflow.trainer.publishing import Publishing
 from astraflow.trainer.reader import LoadedBatch, PartReader
 from astraflow.trainer.rows import memory_mb, write_step_row
 from astraflow.trainer.start import begin, publish_frozen, published
@@ -79,34 +81,46 @@ def _live(life: Life) -> None:
     learner = tenure.learner
     trackers = Trackers(life.settings.trackers, life.config.name, life.policy)
     reason = "done"
-    with Loader(tenure.reader) as loader:
+    with Loader(tenure.reader) as loader, Publishing(in_place=life.team.size > 1) as publishing:
         while learner.step < life.settings.steps:
             n, asked_s = learner.step, time.monotonic()
             life.say("waiting", step=float(n))
-            batch = _wait_for_batch(life, tenure, n)
+            batch = _wait_for_batch(life, tenure, n, publishing)
             if batch is None:
                 reason = tenure.feed.end_reason or "drained"
                 break
             loaded = life.persist(partial(loader.load, batch), f"reading batch {n}")
             loader.prepare(tenure.feed.get(n + 1))
             began_s = time.monotonic()
+            life.say("training", step=float(n))
             commit_point("trainer.before_step")
             result = tenure.train(loaded)
             commit_point("trainer.after_step")
             trained_s = time.monotonic()
             tenure.note_skipped(n, list(loaded.skipped))
-            manifest = tenure.publish(life)
             tenure.cursor = tenure.feed.done(n)
-            result.metrics |= _costs(result.metrics, manifest, asked_s, began_s, trained_s)
-            facts: list[AnyFact] = [published(manifest), _consumed(life, manifest, loaded, result.metrics)]
-            life.persist(partial(life.outbox.append, facts), "saying that the batch is consumed")
-            commit_point("trainer.after_consumed")
-            write_step_row(life, n, result, loaded.skipped, version=manifest.version, incarnation=tenure.incarnation)
-            life.say("trained", **result.metrics)
-            trackers.log(learner.step, result.metrics)
+            busy_s = publishing.busy_s(asked_s, began_s)
+            publishing.settle()  # the version before: its copy of the weights is used again
+            version = tenure.version()
+            result.metrics |= _times(asked_s, began_s, trained_s, busy_s)
+            publishing.begin(partial(_tell, life, version, result, loaded, trackers))
             _give_up_if_hopeless(tenure)
-            _maybe_checkpoint(life, tenure)
+            _maybe_checkpoint(life, tenure, publishing)
+        publishing.settle()
     _end(life, tenure, reason)
+
+
+def _tell(life: Life, version: NewVersion, result: StepResult, loaded: LoadedBatch, trackers: Trackers) -> None:
+    """Publish what the step made, say that its batch is consumed, then what is only for the eye."""
+    began_s = time.monotonic()
+    manifest = version.publish(life)
+    result.metrics |= _costs(result.metrics, manifest, time.monotonic() - began_s, in_place=life.team.size > 1)
+    facts: list[AnyFact] = [published(manifest), _consumed(life, manifest, loaded, result.metrics)]
+    life.persist(partial(life.outbox.append, facts), "saying that the batch is consumed")
+    commit_point("trainer.after_consumed")
+    write_step_row(life, loaded.n, result, loaded.skipped, version=manifest.version, incarnation=manifest.incarnation)
+    life.show(**result.metrics)
+    trackers.log(manifest.step, result.metrics)
 
 
 class Loader:
@@ -137,15 +151,16 @@ class Loader:
         return future.result()
 
 
-def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
+def _wait_for_batch(life: Life, tenure: Tenure, n: int, publishing: Publishing) -> Batched | None:
     """Batch ``n``, or None if the run says to end. Raises ``DeadlineError`` after ``batch_timeout_s``.
 
-    No deadline runs while the policy is paused: it begins anew when that ends.
+    No deadline runs while the version before is written or the policy is paused: it begins anew when that ends.
     """
     paused_s = -1.0  # when it was seen to be paused last
 
     def arrived() -> bool:
         nonlocal paused_s
+        publishing.check()
         try:
             tenure.feed.poll()
             if tenure.feed.is_paused:
@@ -158,7 +173,9 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
             return False
         return tenure.feed.end_reason is not None or tenure.feed.get(n) is not None
 
-    timeout_s = life.settings.batch_timeout_s
+    timeout_s, pace = life.settings.batch_timeout_s, Pace(life.store.url)
+    while publishing.is_busy and not arrived():
+        time.sleep(pace.next_s())
     if not arrived():
         life.beat.set(waiting=f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
         what = f"batch {n} of policy {life.policy} (the manager's status says what it waits for)"
@@ -175,16 +192,27 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int) -> Batched | None:
     return None if tenure.feed.end_reason else tenure.feed.get(n)
 
 
-def _costs(
-    metrics: dict[str, float], manifest: Manifest, asked_s: float, began_s: float, trained_s: float
-) -> dict[str, float]:
-    """What the step cost in time, bytes and memory."""
-    now_s = time.monotonic()
+def _times(asked_s: float, began_s: float, trained_s: float, busy_s: float) -> dict[str, float]:
+    """Where the time of a step went, all of it: waiting for a batch, training, and what publishing kept it from either.
+
+    While the version before is written, a batch that would be trained on it may not even be possible: of the time from
+    asking to training, ``busy_s`` is publishing's.
+    """
     return {
-        "wait_s": began_s - asked_s,
+        "wait_s": began_s - asked_s - busy_s,
         "step_s": trained_s - began_s,
-        "publish_s": now_s - trained_s,
-        "tokens_per_s": metrics["response_tokens"] / max(1e-9, now_s - asked_s),
+        "publish_s": busy_s + time.monotonic() - trained_s,
+    }
+
+
+def _costs(metrics: dict[str, float], manifest: Manifest, write_s: float, *, in_place: bool) -> dict[str, float]:
+    """What the step cost in bytes and memory; its time too, if nothing was trained while its version was written."""
+    publish_s = metrics["publish_s"] + (write_s if in_place else 0.0)
+    whole_s = metrics["wait_s"] + metrics["step_s"] + publish_s
+    return {
+        "publish_s": publish_s,
+        "version_write_s": write_s,
+        "tokens_per_s": metrics["response_tokens"] / max(1e-9, whole_s),
         "delta_bytes": float(manifest.size_bytes),
         "full_bytes": float(manifest.full_bytes),
         **memory_mb(),
@@ -214,10 +242,11 @@ def _give_up_if_hopeless(tenure: Tenure) -> None:
         )
 
 
-def _maybe_checkpoint(life: Life, tenure: Tenure) -> None:
-    """Finish a checkpoint that is written by now; begin one when it is due."""
+def _maybe_checkpoint(life: Life, tenure: Tenure, publishing: Publishing) -> None:
+    """Finish a checkpoint that is written by now; begin one when it is due, of a step that is published."""
     life.persist(lambda: tenure.checkpoints.settle(wait=False), "finishing a checkpoint")
     if tenure.learner.step % life.settings.checkpoint_every == 0:
+        publishing.settle()
         tenure.checkpoint(life)
 
 

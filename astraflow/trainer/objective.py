@@ -21,7 +21,7 @@ from astraflow.trainer.advantage import EPSILON, part_advantages
 from astraflow.trainer.batch import Advantages, MicroBatch
 from astraflow.trainer.logprobs import micro_logprobs
 from astraflow.trainer.losses import load_loss
-from astraflow.trainer.proximal import Everyone, ProximalLoss, TokensOfBatch
+from astraflow.trainer.proximal import Everyone, ProximalLoss, SelectingLoss, TokensOfBatch
 from astraflow.trainer.reader import LoadedBatch, Sequence
 from astraflow.trainer.surrogate import TokenLoss, TrainerLoss, reference_kl
 
@@ -74,7 +74,7 @@ class Rl:
         self._first_model: Callable[[], Any] | None = None
         self._reference: Any = None
         self.needs_proximal = bool(getattr(self._loss, "needs_proximal", False))
-        self.selects = hasattr(self._loss, "select")
+        self.selects = isinstance(self._loss, SelectingLoss)
 
     def start(self, setting: Setting) -> None:
         self._first_model = setting.first_model

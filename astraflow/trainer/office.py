@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from astraflow.models import (
     download_model_files,
@@ -84,20 +86,14 @@ class Tenure:
             return False  # its ranks publish a snapshot first
         return self.publisher.hold(self.weights.refresh(), head)
 
+    def version(self) -> NewVersion:
+        """The weights as they are, to be published: a copy, which holds until the next one is made."""
+        tensors = {} if isinstance(self.weights, ShardedWeights) else self.weights.refresh()
+        return NewVersion(self, tensors, self.learner.step, dict(self.skipped))
+
     def publish(self, life: Life) -> Manifest:
         """Publish the weights as they are, as the next version. Raises ``Fenced``, ``VersionTaken``, ``DataError``."""
-        if isinstance(self.weights, ShardedWeights):
-            manifest = self._publish_parts(life, self.weights)
-        else:
-            tensors, step = self.weights.refresh(), self.learner.step
-            manifest = life.persist(
-                lambda: self.publisher.publish(
-                    tensors, step=step, incarnation=self.incarnation, batch=step - 1, skipped=dict(self.skipped)
-                ),
-                "publishing weights",
-            )
-        self.versions.note(manifest)
-        return manifest
+        return self.version().publish(life)
 
     def checkpoint(self, life: Life) -> None:
         """Begin a checkpoint of the step that was published last."""
@@ -114,20 +110,48 @@ class Tenure:
         give(learner.team, Save(mark))
         life.persist(lambda: self.checkpoints.save(mark, learner), "writing a checkpoint")
 
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """What a step made, as it is to be published; the learner may be trained further meanwhile if it is alone."""
+
+    tenure: Tenure
+    tensors: Mapping[str, Tensor]  # of a trainer of one rank
+    step: int
+    skipped: dict[str, list[int]]
+
+    def publish(self, life: Life) -> Manifest:
+        """Make the version. Raises ``Fenced``, ``VersionTaken``, ``DataError``."""
+        tenure = self.tenure
+        if isinstance(tenure.weights, ShardedWeights):
+            manifest = self._publish_parts(life, tenure.weights)
+        else:
+            manifest = life.persist(
+                lambda: tenure.publisher.publish(
+                    self.tensors,
+                    step=self.step,
+                    incarnation=tenure.incarnation,
+                    batch=self.step - 1,
+                    skipped=self.skipped,
+                ),
+                "publishing weights",
+            )
+        tenure.versions.note(manifest)
+        return manifest
+
     def _publish_parts(self, life: Life, weights: ShardedWeights) -> Manifest:
         """Every rank writes its part; the manifest is rank 0's."""
-        step, team = self.learner.step, self.learner.team
+        publisher, team, step = self.tenure.publisher, self.tenure.learner.team, self.step
         plan = life.persist(
-            lambda: self.publisher.plan_parts(
-                weights.layout, held=weights.held, step=step, incarnation=self.incarnation, batch=step - 1
+            lambda: publisher.plan_parts(
+                weights.layout, held=weights.held, step=step, incarnation=self.tenure.incarnation, batch=step - 1
             ),
             "reading the newest version",
         )
         give(team, Encode(plan))
         parts = weights.encode(plan, lambda call: life.persist(call, "publishing weights"))
         manifest = life.persist(
-            lambda: self.publisher.publish_parts(weights.layout, plan, parts, skipped=dict(self.skipped)),
-            "publishing weights",
+            lambda: publisher.publish_parts(weights.layout, plan, parts, skipped=self.skipped), "publishing weights"
         )
         give(team, Keep(manifest.digest))
         weights.keep(manifest.digest)

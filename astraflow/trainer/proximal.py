@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -43,8 +43,9 @@ class TokensOfBatch:
     mask: Tensor  # [B, T]
 
 
+@runtime_checkable
 class SelectingLoss(Protocol):
-    """A loss that chooses the trained tokens of a whole batch before any of its gradients."""
+    """A loss that also chooses the trained tokens of a whole batch, before any of its gradients."""
 
     def select(self, micros: Sequence[TokensOfBatch], everyone: Everyone) -> list[Tensor]:
         """The masks [B, T] of the micro-batches that are to be trained, each within the mask given."""

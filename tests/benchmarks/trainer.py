@@ -4,13 +4,17 @@
 
 DIR is a Hugging Face causal LM (``infra/smollm2.py`` makes that of the 135M model), or ``tiny``. One
 recorded batch, AdamW, fp32 masters, one thread; pairs alternate within one run, the first of each is left out, medians.
-Process time, so that others on the machine do not matter.
+Process time where nothing else is said, so that others on the machine do not matter.
 
-``overhead``: share of a step, and of making the bf16 copy that is published, which is not forward (log-probs included),
-backward, clipping or the optimizer. ``publish_share``: what publishing that copy to a local store adds to a step; pools
-and the next batch's reading go on meanwhile, the step does not.
-``memory_vs_bare``: peak resident memory beside a bare loop's, each in a process of
-its own. ``vs_trl``: TRL's step time over ours, if ``--trl PYTHON`` names an interpreter that has TRL.
+``overhead``: share of a step that is not forward (log-probs included), backward, clipping or optimizer. The step is
+one beside which the version before is published to a local store and recorded, as the trainer's loop does it, with its
+own bf16 copy; the other four are those of a step beside which nothing is written. So it holds what publishing slows
+the step down by. Wall time; ``overhead_cpu`` is the same in processor time of the thread that trains, on a machine
+that others use too. ``framework_share``: that of the step alone, without copy and publishing.
+``version_write_s``: how long writing a version takes beside the training.
+``memory_vs_bare``: peak resident memory beside a bare loop's, each in a process of its own;
+``memory_publishing_vs_bare``: that of a step with publishing, which keeps the weights in bf16 twice.
+``vs_trl``: TRL's step time over ours, if ``--trl PYTHON`` names an interpreter that has TRL.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +38,20 @@ import torch
 import astraflow.trainer.step as step_module
 from astraflow.config import Trainer
 from astraflow.models import build_tiny_qwen3, load_causal_lm
+from astraflow.participant import Outbox
 from astraflow.trainer.cast import Bf16Weights
 from astraflow.trainer.learner import Learner, new_optimizer
 from astraflow.trainer.losses import Grpo
+from astraflow.trainer.publishing import Publishing
 from astraflow.trainer.reader import LoadedBatch, Part, Sequence
+from astraflow.trainer.start import published
 from astraflow.trainer.step import train_batch
 from astraflow.weights.publisher import Publisher
 from storage import open_store
 from storage.keys import RunKeys
 
 LR = 1e-6
+WORKS = ("ours", "publishing", "bare")
 
 
 def recorded(rows: int, prompt: int, response: int, vocabulary: int) -> LoadedBatch:
@@ -110,11 +119,29 @@ def learner(folder: str, budget: int) -> Learner:
     return Learner(model, new_optimizer(model, config), Grpo(), config, pad_id=0, constant_tokens=128)
 
 
+@dataclass(frozen=True)
+class Clocks:
+    """Seconds on the wall, and of processor time of this thread."""
+
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def now(cls) -> Clocks:
+        return cls(time.monotonic(), time.thread_time())
+
+    def __add__(self, other: Clocks) -> Clocks:
+        return Clocks(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+    def __sub__(self, other: Clocks) -> Clocks:
+        return Clocks(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+
 class Inner:
     """Seconds within forward, backward, clipping and the optimizer, of everything that calls them."""
 
     def __init__(self, pupil: Learner) -> None:
-        self.seconds = 0.0
+        self.clocks = Clocks(0.0, 0.0)
         self._places: list[tuple[Any, str]] = [
             (step_module, "_logprobs"),
             (torch.autograd, "backward"),
@@ -134,37 +161,68 @@ class Inner:
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            began = time.process_time()
+            began = Clocks.now()
             try:
                 return call(*arguments, **named)
             finally:
-                self.seconds += time.process_time() - began
+                self.clocks += Clocks.now() - began
 
         return wrapped
 
 
+class Published:
+    """A learner's versions, written to a local store as the trainer's loop does it."""
+
+    def __init__(self, pupil: Learner, folder: str, publishing: Publishing) -> None:
+        self._pupil, self._publishing = pupil, publishing
+        self._weights = Bf16Weights(pupil.model)
+        store, keys = open_store(folder), RunKeys("bench")
+        self._publisher = Publisher(store, keys, "solver", anchor_every=10**9)
+        self._outbox = Outbox(store, keys, "trainer-solver-0")
+        self.write_s: list[float] = []
+
+    def begin(self) -> None:
+        """Copy the weights, and have them written."""
+        self._publishing.settle()
+        tensors, step = self._weights.refresh(), self._pupil.step
+        self._publishing.begin(lambda: self._write(tensors, step))
+
+    def _write(self, tensors: dict[str, torch.Tensor], step: int) -> None:
+        began_s = time.monotonic()
+        manifest = self._publisher.publish(tensors, step=step, incarnation=0, batch=step - 1)
+        self._outbox.append([published(manifest)])
+        self.write_s.append(time.monotonic() - began_s)
+
+
 def overhead(folder: str, batch: LoadedBatch, budget: int, pairs: int) -> dict[str, float]:
-    """Shares of a step outside of the model, and of publishing it."""
+    """Shares of a step outside of the model; steps with and without publishing beside them take turns."""
     pupil = learner(folder, budget)
-    weights = Bf16Weights(pupil.model)
-    shares, published, steps = [], [], []
-    with tempfile.TemporaryDirectory() as store:
-        publisher = Publisher(open_store(store), RunKeys("bench"), "solver", anchor_every=10**9)
+    pure, plain, whole = [], [], []
+    with tempfile.TemporaryDirectory() as store, Publishing() as publishing:
+        versions = Published(pupil, store, publishing)
+        versions.begin()
         for number in range(pairs + 1):
+            publishing.settle()
+            began = Clocks.now()
             with Inner(pupil) as inner:
-                began = time.process_time()
                 train_batch(pupil, batch)
-                tensors = weights.refresh()
-                whole = time.process_time() - began
-            publisher.publish(tensors, step=number, incarnation=0, batch=number - 1)
+            alone = Clocks.now() - began
+            versions.begin()
+            began = Clocks.now()
+            train_batch(pupil, batch)
+            versions.begin()
             if number:
-                shares.append((whole - inner.seconds) / whole)
-                published.append((time.process_time() - began - whole) / whole)
-                steps.append(whole)
+                pure.append(inner.clocks)
+                plain.append(alone)
+                whole.append(Clocks.now() - began)
+    pairs_of = list(zip(pure, plain, whole, strict=True))
     return {
-        "overhead": round(statistics.median(shares), 4),
-        "publish_share": round(statistics.median(published), 4),
-        "step_s": round(statistics.median(steps), 3),
+        "overhead": round(statistics.median(1 - a.wall_s / c.wall_s for a, _, c in pairs_of), 4),
+        "overhead_cpu": round(statistics.median(1 - a.cpu_s / c.cpu_s for a, _, c in pairs_of), 4),
+        "framework_share": round(statistics.median(1 - a.cpu_s / b.cpu_s for a, b, _ in pairs_of), 4),
+        "step_s": round(statistics.median(each.wall_s for each in whole), 3),
+        "step_cpu_s": round(statistics.median(each.cpu_s for each in whole), 3),
+        "version_write_s": round(statistics.median(versions.write_s[2:]), 3),
     }
 
 
@@ -191,21 +249,30 @@ def peak_mb(work: str, given: argparse.Namespace) -> float:
 
 def memory(given: argparse.Namespace) -> dict[str, float]:
     """Our peak beside the bare loop's."""
-    ours, bare = peak_mb("ours", given), peak_mb("bare", given)
-    return {"memory_vs_bare": round(ours / bare, 3), "ours_mb": round(ours), "bare_mb": round(bare)}
+    ours, publishing, bare = (peak_mb(work, given) for work in WORKS)
+    return {
+        "memory_vs_bare": round(ours / bare, 3),
+        "memory_publishing_vs_bare": round(publishing / bare, 3),
+        "ours_mb": round(ours),
+        "bare_mb": round(bare),
+    }
 
 
 def alone(work: str, folder: str, batch: LoadedBatch, budget: int) -> None:
-    """Two steps of one kind, and the peak of memory."""
-    if work == "ours":
-        pupil = learner(folder, budget)
-        for _ in range(2):
-            train_batch(pupil, batch)
-    else:
+    """Three steps of one kind, and the peak of memory."""
+    if work == "bare":
         model = load_causal_lm(folder, torch.float32)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0, fused=True)
-        for _ in range(2):
+        for _ in range(3):
             bare_step(model, optimizer, batch)
+    else:
+        pupil = learner(folder, budget)
+        with tempfile.TemporaryDirectory() as store, Publishing() as publishing:
+            versions = Published(pupil, store, publishing) if work == "publishing" else None
+            for _ in range(3):
+                train_batch(pupil, batch)
+                if versions is not None:
+                    versions.begin()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6)
 
 
@@ -259,7 +326,8 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=16384)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--trl", default="", help="a Python that has TRL")
-    parser.add_argument("--work", choices=["ours", "bare"], help=argparse.SUPPRESS)
+    parser.add_argument("--work", choices=WORKS, help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="", help="one stage: trl, overhead, bare or memory")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -273,14 +341,13 @@ def main() -> None:
             alone(given.work, given.model, batch, given.budget)
             return
         figures: dict[str, float] = {}
-        stages: list[Callable[[], dict[str, float]]] = [
-            lambda: overhead(given.model, batch, given.budget, given.pairs),
-            lambda: against_bare(given.model, batch, given.budget, given.pairs),
-            lambda: memory(given),
-        ]
-        if given.trl:
-            stages.insert(0, lambda: against_trl(given, batch))
-        for stage in stages:
+        stages: dict[str, Callable[[], dict[str, float]]] = {
+            "trl": lambda: against_trl(given, batch) if given.trl else {},
+            "overhead": lambda: overhead(given.model, batch, given.budget, given.pairs),
+            "bare": lambda: against_bare(given.model, batch, given.budget, given.pairs),
+            "memory": lambda: memory(given),
+        }
+        for stage in [stages[given.only]] if given.only else stages.values():
             found = stage()
             figures |= found
             print(found, file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """What the ranks of a test do: one step on one batch by every way of cutting it, and the gradients to a file.
 
-``torchrun … rank_script.py MODEL OUT``; run as one process it is the trainer of one rank.
+``torchrun … rank_script.py MODEL OUT [STORE]``; run as one process it is the trainer of one rank. With STORE only the
+last case is done, and its checkpoint lies there.
 """
 
 from __future__ import annotations
@@ -54,11 +55,12 @@ def whole(tensor):
 
 def main():
     torch.set_num_threads(1)
-    folder, out = sys.argv[1:]
+    folder, out, *given = sys.argv[1:]
+    store = open_store(given[0] if given else Path(out).parent.as_uri())
     team = join_team() if "RANK" in os.environ else ALONE
     batch = decode_batch(team.share(encode_batch(loaded(np.random.default_rng(1), parts=5))))
     found, figures = {}, {}
-    for name, case in CASES.items():
+    for name, case in list(CASES.items())[-1:] if given else CASES.items():
         pupil = learner(folder, Trainer(lr=1e-3, grad_clip=0.05, micro_batch_tokens=60, **case), team)
         result = train_batch(pupil, batch)
         figures |= {f"figure.{name}.{key}": torch.tensor(value) for key, value in result.metrics.items()}
@@ -66,7 +68,7 @@ def main():
         for key, parameter in pupil.model.named_parameters():
             found[f"{name}.{key}"] = whole(parameter)
             found[f"{name}.{key}.moment"] = whole(pupil.optimizer.state[parameter]["exp_avg"])
-    checkpoints = Checkpoints(open_store(Path(out).parent.as_uri()), RunKeys("ranks"), "solver", keep=2, team=team)
+    checkpoints = Checkpoints(store, RunKeys("ranks"), "solver", keep=2, team=team)
     mark = Mark(incarnation=team.size, step=pupil.step, cursor=0)
     checkpoints.save(mark, pupil)
     checkpoints.settle(wait=True, must=True) if team.rank == 0 else checkpoints.wait()

@@ -171,6 +171,12 @@ def test_distillation_without_a_teacher_is_a_config_error(model_folder):
         Distill(Trainer()).start(setting(model_folder))
 
 
+def test_distillation_refuses_a_loss_that_chooses_its_tokens_beforehand():
+    with pytest.raises(ConfigError, match="m2po") as raised:
+        Distill(Trainer(teacher="x", loss={"name": "m2po"}))
+    assert raised.value.where == "trainer.loss.name"
+
+
 class NoObjective:
     def __init__(self, settings):
         pass

@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from astraflow.config import Trainer
 from astraflow.recipe import dump_toml
 from astraflow.records import Consumed, Ended, Left, Published, TrainerJoined
-from astraflow.trainer.checkpoints import Checkpoints, Mark
+from astraflow.trainer.checkpoints import MARKER, Checkpoints, Mark
 from astraflow.trainer.loop import run_trainer
+from astraflow.trainer.team import ALONE
 from astraflow.trainer.torchrun import run_ranks
 from astraflow.weights.subscriber import Subscriber
 from storage import open_store
@@ -27,16 +29,21 @@ ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
+def step_of(command, *arguments):
+    """Take the script's steps, with one process or several."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = [*command, str(ROOT / "tests/trainer/rank_script.py"), *map(str, arguments)]
+    subprocess.run(script, check=True, env=environment, cwd=ROOT, timeout=240)
+
+
 @pytest.fixture(scope="module")
 def both(model_folder, tmp_path_factory):
     """What one process and two ranks made of the same batch, and the folder with their checkpoints."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     found = []
     for name, command in (("one", [sys.executable]), ("two", TORCHRUN)):
         out = folder / f"{name}.safetensors"
-        script = [*command, str(ROOT / "tests/trainer/rank_script.py"), str(model_folder), str(out)]
-        subprocess.run(script, check=True, env=environment, cwd=ROOT, timeout=240)
+        step_of(command, model_folder, out)
         found.append(load_file(out))
     return (*found, folder)
 
@@ -61,22 +68,39 @@ def test_figures_are_those_of_all_ranks(both, case):
         assert float(two[name]) == pytest.approx(float(one[name]), rel=1e-4, abs=1e-5), name
 
 
-def test_a_checkpoint_of_two_ranks_is_read_by_one(both, model_folder):
-    from astraflow.config import Trainer
-    from astraflow.trainer.team import ALONE
+def check_loads(store, model_folder, size, wanted):
+    """One process loads the checkpoint of ``size`` ranks: what they had, whole."""
+    pupil = learner(model_folder, Trainer(), ALONE)
+    checkpoints = Checkpoints(store, RunKeys("ranks"), "solver", keep=2)
+    checkpoints.load(Mark(incarnation=size, step=1, cursor=0), pupil)
+    last = list(CASES)[-1]
+    for name, parameter in pupil.model.named_parameters():
+        assert torch.equal(parameter, wanted[f"{last}.{name}"])
+        assert torch.equal(pupil.optimizer.state[parameter]["exp_avg"], wanted[f"{last}.{name}.moment"])
 
+
+def test_a_checkpoint_of_two_ranks_is_read_by_one(both, model_folder):
     one, two, folder = both
-    store, keys = open_store(folder.as_uri()), RunKeys("ranks")
-    for size, wanted in ((1, one), (2, two)):
-        pupil = learner(model_folder, Trainer(), ALONE)
-        checkpoints = Checkpoints(store, keys, "solver", keep=2)
-        checkpoints.load(Mark(incarnation=size, step=1, cursor=0), pupil)
-        for name, parameter in pupil.model.named_parameters():
-            last = list(CASES)[-1]
-            assert torch.equal(parameter, wanted[f"{last}.{name}"])
-            assert torch.equal(pupil.optimizer.state[parameter]["exp_avg"], wanted[f"{last}.{name}.moment"])
+    store = open_store(folder.as_uri())
+    check_loads(store, model_folder, 1, one)
+    check_loads(store, model_folder, 2, two)
     files = {path.name for path in (folder / "ranks/checkpoints/solver/2-00000001").iterdir()}
     assert {"__0_0.distcp", "__1_0.distcp"} <= files
+
+
+@pytest.mark.s3
+def test_in_s3_too(model_folder, tmp_path, s3_store_url):
+    """Each rank uploads its own rows, the marker comes last, and one process goes on from there."""
+    step_of(TORCHRUN, model_folder, tmp_path / "two.safetensors", s3_store_url)
+    store = open_store(s3_store_url)
+    checkpoints = RunKeys("ranks").checkpoints("solver")
+    files = {info.key.removeprefix(checkpoints + "2-00000001/"): info for info in store.list(checkpoints)}
+    assert set(files) == {"__0_0.distcp", "__1_0.distcp", ".metadata", MARKER}
+    check_loads(store, model_folder, 2, load_file(tmp_path / "two.safetensors"))
+    found = Checkpoints(store, RunKeys("ranks"), "solver", keep=2)
+    assert found.newest(step=9) == Mark(incarnation=2, step=1, cursor=0)
+    store.delete(checkpoints + "2-00000001/" + MARKER)
+    assert found.newest(step=9) is None
 
 
 def frozen_config(run):

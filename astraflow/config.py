@@ -189,6 +189,9 @@ class Trainer(Section):
     )
     gradient_checkpointing: bool = Field(default=False, description="Compute layers twice to hold less memory.")
     lora: Lora | None = Field(default=None, description="Train low-rank adapters only; none by default.")
+    hardware: Name | None = Field(
+        default=None, description="Kind of machine, as `astraflow deploy` knows it; none: any."
+    )
     ranks: Positive = Field(default=1, description="Processes that share the model (FSDP2), started by torchrun.")
     trackers: list[Literal["tensorboard", "wandb"]] = Field(
         default=[], description="Who else is told each step's figures: 'tensorboard', 'wandb' (extras of the package)."
@@ -212,6 +215,10 @@ class Evaluation(Section):
     at_start: bool = Field(default=True, description="A round with version 0.")
     at_end: bool = Field(default=True, description="A round with the last version, before the run ends.")
     role: str = Field(default="", description="Its last answer is what is scored; empty: the workflow's first role.")
+    part: str = Field(
+        default="",
+        description="Score a named part of that answer's reward, 0 where it has none: final of solve_and_select, say.",
+    )
     temperature: float | None = Field(
         default=None, ge=0, description="Sampling temperature; 0 is greedy; none: each policy's own."
     )
@@ -249,6 +256,29 @@ class Region(Section):
     mirror_timeout_s: float = Field(
         default=30.0, gt=0, description="Without anything new in the region's store for this long, pools ask the run's."
     )
+    cost: float = Field(
+        default=1.0,
+        ge=0,
+        description="Of a pool and hour, in any currency: cheap regions grow first, dear ones shrink.",
+    )
+    most_pools: int | None = Field(default=None, ge=0, description="Most pools that load reports may start there.")
+
+
+class Scale(Section):
+    """How many pools a run has: as the config says, or as its load reports ask for."""
+
+    mode: Literal["off", "advise", "act"] = Field(
+        default="off", description="'advise': load reports say how many there should be; 'act': so many are run."
+    )
+    rule: Literal["matched", "three_zone"] = Field(
+        default="matched", description="By how full pools are and how much is waited, or by what is waited alone."
+    )
+    low: Fraction = Field(default=0.05, description="three_zone: a trainer that waits less may lose pools.")
+    high: Fraction = Field(default=0.10, description="three_zone: one that waits more gets some.")
+    headroom: float = Field(default=1.10, ge=1, description="three_zone: how much more than consumed is produced.")
+    least: Positive = Field(default=1, description="Fewest pools of the run.")
+    most: Positive = Field(default=16, description="Most pools of the run.")
+    cool_down: int = Field(default=20, ge=0, description="Steps after a change before the next one.")
 
 
 class Serving(Section):
@@ -297,6 +327,9 @@ class Pool(Section):
         default={}, description="Settings of the engine; for vllm its engine arguments: tensor_parallel_size, …"
     )
     region: Name = Field(default="local", description="Where it runs.")
+    hardware: Name | None = Field(
+        default=None, description="Kind of machine in its region, as `astraflow deploy` knows it; none: any."
+    )
     policies: list[str] = Field(default=[], description="Policies it serves; empty: all.")
     capacity: Positive = Field(default=64, description="Groups in flight.")
     max_batch: Positive = Field(default=256, description="Sequences an engine decodes at once.")
@@ -332,6 +365,7 @@ class RunConfig(Section):
     weights: Weights = Field(default=Weights(), description="How published weights are written.")
     regions: dict[Name, Region] = Field(default={}, description="Regions with a store of their own, by name.")
     pools: dict[Name, Pool] = Field(default={"local": Pool()}, min_length=1, description="Rollout pools.")
+    scale: Scale = Field(default=Scale(), description="How many pools there are as the run goes.")
     code: list[str] = Field(
         default=[],
         description="Folders of own modules, for every process of the run. A recipe that names own code: its folder.",
@@ -359,6 +393,10 @@ class RunConfig(Section):
             raise ValueError("dataflow.prefetch must not be above dataflow.max_staleness")
         if all(policy.frozen for policy in self.policies.values()):
             raise ValueError("every policy is frozen: nothing would be trained")
+        if self.scale.least > self.scale.most:
+            raise ValueError("scale.least must not be above scale.most")
+        if self.scale.low > self.scale.high:
+            raise ValueError("scale.low must not be above scale.high")
         return self
 
     @model_validator(mode="after")
@@ -398,6 +436,14 @@ class RunConfig(Section):
     def policies_of(self, pool: str) -> list[str]:
         """Policies a pool serves, in name order."""
         return sorted(self.pools[pool].policies or self.policies)
+
+    @property
+    def pools_of_regions(self) -> dict[str, list[str]]:
+        """Names of the pool sections of each region, both in the config's order."""
+        found: dict[str, list[str]] = {}
+        for name, pool in self.pools.items():
+            found.setdefault(pool.region, []).append(name)
+        return found
 
     @property
     def trained(self) -> list[str]:

@@ -8,7 +8,7 @@ the trainer to starve before it grows, nor guess at how much is spare before it 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_WAIT = 0.95
@@ -57,9 +57,37 @@ def matched(pools: int, figures: Mapping[str, float], bounds: Bounds, *, margin:
     """As many pools as keep the trainer fed with ``margin`` to spare.
 
     While the gate holds leases back, pools play fewer groups than they could: the share of their capacity that is
-    leased is the share of them that is needed. Once all of it is leased, what the trainer waits says what is missing.
+    leased (on average since the last report, if it says so) is the share of them that is needed. Once all of it is
+    leased, what the trainer waits says what is missing.
     """
     capacity = figures.get("capacity", 0.0)
-    fill = min(1.0, figures.get("leased", 0.0) / capacity) if capacity > 0 else 1.0
+    leased = figures.get("leased_mean", figures.get("leased", 0.0))
+    fill = min(1.0, leased / capacity) if capacity > 0 else 1.0
     wait = min(wait_share(figures), MOST_WAIT)
     return bounds.clamp(math.ceil(pools * fill / (1 - wait) * (1 + margin) - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A region as a place for pools: what one costs there, how few and how many there may be."""
+
+    name: str
+    cost: float = 1.0
+    least: int = 0
+    most: int = 64
+
+
+def spread(counts: Mapping[str, int], total: int, places: Sequence[Place]) -> dict[str, int]:
+    """The counts of regions, moved towards ``total`` pools: the cheapest grow first, the dearest shrink first.
+
+    What no region may take or give stays undone. Of equal costs the earlier place grows first and shrinks last.
+    """
+    after = dict(counts)
+    by_cost = sorted(places, key=lambda place: place.cost)  # keeps the order of equal ones
+    for place in by_cost:
+        missing = total - sum(after.values())
+        after[place.name] += max(0, min(missing, place.most - after[place.name]))
+    for place in reversed(by_cost):
+        surplus = sum(after.values()) - total
+        after[place.name] -= max(0, min(surplus, after[place.name] - place.least))
+    return after

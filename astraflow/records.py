@@ -187,6 +187,17 @@ class Wanted(Fact, frozen=True, kw_only=True, tag="Wanted"):
     reason: str = ""
 
 
+class PoolsWanted(Fact, frozen=True, kw_only=True, tag="PoolsWanted"):
+    """A person's word on how many pools a region shall have, from now on whatever load reports say.
+
+    ``pools`` below 0 hands the region back to the rule of the config.
+    """
+
+    region: str
+    pools: int
+    reason: str = ""
+
+
 AnyFact = (
     PoolJoined
     | Applied
@@ -201,6 +212,7 @@ AnyFact = (
     | Consumed
     | Ended
     | Wanted
+    | PoolsWanted
 )
 
 
@@ -307,6 +319,17 @@ class LoadReported(Decision, frozen=True, kw_only=True, tag="LoadReported"):
     pools: dict[str, dict[str, float]] = {}
 
 
+class Scaled(Decision, frozen=True, kw_only=True, tag="Scaled"):
+    """From now on these regions shall have so many pools; others keep what they have.
+
+    ``held`` names all regions whose number is a person's word, which load reports do not move.
+    """
+
+    pools: dict[str, int]
+    held: list[str]
+    reason: str
+
+
 class EvalStarted(Decision, frozen=True, kw_only=True, tag="EvalStarted"):
     """Round ``round`` of an evaluation begins: each of its problems is played with at least these versions.
 
@@ -391,6 +414,7 @@ AnyDecision = (
     | Batched
     | Rejected
     | LoadReported
+    | Scaled
     | EvalStarted
     | EvalLeased
     | EvalExpired

@@ -7,10 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from astraflow.config import RunConfig
+from astraflow.dataflow.scaling import LARGEST_REGION
 from astraflow.pace import Pace
 from astraflow.participant import Beat, DecisionsReader, Outbox, beat_every_s, new_participant
 from astraflow.recipe import load_run_config
-from astraflow.records import AnyDecision, DrainRequested, Paused, Resumed, Status, Stopped, Wanted, decode
+from astraflow.records import (
+    AnyDecision,
+    DrainRequested,
+    Paused,
+    PoolsWanted,
+    Resumed,
+    Scaled,
+    Status,
+    Stopped,
+    Wanted,
+    decode,
+)
+from astraflow.scale_view import ScaleView
 from storage.errors import ConfigError, DataError, DeadlineError, NotFound
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -65,6 +78,43 @@ def drain(store: ObjectStore, run: str, participant: str, *, reason: str, timeou
     _steer(store, config, [Wanted(what="drain", target=participant, reason=reason)], heard, timeout_s)
 
 
+def scale(
+    store: ObjectStore, run: str, region: str, pools: int | None, *, reason: str, timeout_s: float = WISH_TIMEOUT_S
+) -> dict[str, int]:
+    """Ask for so many pools of a region (None: as many as load reports ask for); the numbers that are wanted then.
+
+    Returns when the manager has said so: pools start and leave afterwards. Raises as ``drain`` does.
+    """
+    config = load_run_config(store, run)
+    view = ScaleView(store, config)
+    view.poll()
+    counts = view.counts()
+    if region not in counts:
+        raise ConfigError(
+            f"the run {run} has no pool in a region {region!r}",
+            where="region",
+            remedy=f"Pools are configured in: {', '.join(counts)}",
+            kind="region",
+        )
+    if pools is not None and not 0 <= pools <= LARGEST_REGION:
+        raise ConfigError(f"{pools} pools are not possible", where="pools", remedy=f"0 to {LARGEST_REGION}")
+    if pools == 0 and sum(counts.values()) == counts[region]:
+        raise ConfigError(
+            f"the run {run} would have no pool left",
+            where="pools",
+            remedy=f"`astraflow pause {run}` lets it stand still, `astraflow stop {run}` ends it",
+            kind="no_pool",
+        )
+
+    def heard(decision: AnyDecision) -> bool:
+        return isinstance(decision, Scaled) and region in decision.pools
+
+    wish = PoolsWanted(region=region, pools=-1 if pools is None else pools, reason=reason)
+    _steer(store, config, [wish], heard, timeout_s)
+    view.poll()
+    return view.counts()
+
+
 def _drainable(store: ObjectStore, keys: RunKeys) -> list[str]:
     """Pools and trainers that have not left, by their own word."""
     found: list[str] = []
@@ -81,12 +131,12 @@ def _drainable(store: ObjectStore, keys: RunKeys) -> list[str]:
 def _steer(
     store: ObjectStore,
     config: RunConfig,
-    wishes: Sequence[Wanted],
+    wishes: Sequence[Wanted | PoolsWanted],
     heard: Callable[[AnyDecision], bool],
     timeout_s: float,
 ) -> None:
     policies, wish, run = config.policies, wishes[0], config.name
-    if wish.what != "drain" and wish.target and wish.target not in policies:
+    if isinstance(wish, Wanted) and wish.what != "drain" and wish.target and wish.target not in policies:
         raise ConfigError(
             f"the run {run} has no policy {wish.target!r}",
             where="--policy",
@@ -96,14 +146,14 @@ def _steer(
     answer = _ask(store, config, wishes, heard, timeout_s)
     if isinstance(answer, Stopped):
         raise ConfigError(
-            f"the run is over: {answer.reason}", where=run, remedy=f"Nothing of it can {wish.what}", kind="over"
+            f"the run is over: {answer.reason}", where=run, remedy=f"Nothing of it can {_named(wish)}", kind="over"
         )
 
 
 def _ask(
     store: ObjectStore,
     config: RunConfig,
-    wishes: Sequence[Wanted],
+    wishes: Sequence[Wanted | PoolsWanted],
     heard: Callable[[AnyDecision], bool],
     timeout_s: float,
 ) -> AnyDecision:
@@ -121,10 +171,14 @@ def _ask(
         deadline, pace = time.monotonic() + timeout_s, Pace(store.url)
         while (answer := _find(reader, heard, seen)) is None:
             if time.monotonic() > deadline:
-                raise _late(config.name, wishes[0].what, timeout_s, is_draining=seen.draining)
+                raise _late(config.name, _named(wishes[0]), timeout_s, is_draining=seen.draining)
             time.sleep(max(0.1, pace.next_s()))
         beat.set(state="left")
     return answer
+
+
+def _named(wish: Wanted | PoolsWanted) -> str:
+    return wish.what if isinstance(wish, Wanted) else "scale"
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,17 +32,20 @@ class ChildSpec:
     parameters: dict[str, str]
     tags: tuple[str, ...]
     need: Need = Need.THROUGHOUT
+    copy: int = 1  # of a pool: the how-manieth of its section
+    region: str = ""  # of a pool or mirror
 
     @property
     def label(self) -> str:
         """How its flow runs are named: ``trainer/solver``; a pool by region, with its name where that is another."""
-        region = next((tag.partition(":")[2] for tag in self.tags if tag.startswith("region:")), self.name)
-        return "/".join(dict.fromkeys(part for part in (self.role, region, self.name) if part))
+        parts = dict.fromkeys(part for part in (self.role, self.region or self.name, self.name) if part)
+        return "/".join([*parts, *([str(self.copy)] if self.copy > 1 else [])])
 
     @property
     def key(self) -> str:
-        """``trainer-solver``: unique in a run."""
-        return "-".join(part for part in (self.role, self.name) if part)
+        """``trainer-solver``, ``pool-west/2``: unique in a run."""
+        again = f"/{self.copy}" if self.copy > 1 else ""
+        return "-".join(part for part in (self.role, self.name) if part) + again
 
     @property
     def may_complete(self) -> bool:
@@ -54,8 +58,11 @@ class ChildSpec:
         return self.need is Need.SPARE
 
 
-def children_of(config: RunConfig) -> list[ChildSpec]:
-    """What a run consists of: the manager, a trainer for each trained policy, the pools, and their regions' mirrors."""
+def children_of(config: RunConfig, counts: Mapping[str, int] | None = None) -> list[ChildSpec]:
+    """What a run consists of: the manager, a trainer for each trained policy, the pools, and their regions' mirrors.
+
+    A region has a pool of each of its sections, or as many as ``counts`` says: its sections in turn, and over again.
+    """
     common = {"run": config.name, "store": config.store}
     specs = [ChildSpec("manager", "", "dataflow_manager", (LOCAL,), common, ())]
     for name, policy in sorted(config.policies.items()):
@@ -64,15 +71,25 @@ def children_of(config: RunConfig) -> list[ChildSpec]:
         # The trainer of a frozen policy publishes its version 0, and that is all.
         need = Need.ONCE if policy.frozen else Need.THROUGHOUT
         parameters = {**common, "policy": name}
-        specs.append(ChildSpec("trainer", name, "trainer", (LOCAL,), parameters, (f"policy:{name}",), need))
-    for name, pool in config.pools.items():
-        tags = (f"region:{pool.region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
-        parameters = {**common, "pool": name}
-        specs.append(ChildSpec("pool", name, "raas_pool", _deployments(pool.region), parameters, tags, Need.SPARE))
+        hardware = None if policy.frozen else config.trainer_of(name).hardware
+        where = (hardware, LOCAL) if hardware else (LOCAL,)
+        specs.append(ChildSpec("trainer", name, "trainer", where, parameters, (f"policy:{name}",), need))
+    for region, sections in config.pools_of_regions.items():
+        count = len(sections) if counts is None else counts.get(region, len(sections))
+        specs += [_pool(config, sections[i % len(sections)], i // len(sections) + 1) for i in range(count)]
     for region in sorted(mirrored_regions(config)):
         tags, parameters = (f"region:{region}",), {**common, "region": region}
-        specs.append(ChildSpec("mirror", region, "region_mirror", _deployments(region), parameters, tags, Need.SPARE))
+        there = _deployments(region)
+        specs.append(ChildSpec("mirror", region, "region_mirror", there, parameters, tags, Need.SPARE, region=region))
     return specs
+
+
+def _pool(config: RunConfig, name: str, copy: int) -> ChildSpec:
+    region = config.pools[name].region
+    tags = (f"region:{region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
+    parameters = {"run": config.name, "store": config.store, "pool": name}
+    where = _deployments(region, config.pools[name].hardware)
+    return ChildSpec("pool", name, "raas_pool", where, parameters, tags, Need.SPARE, copy=copy, region=region)
 
 
 def mirrored_regions(config: RunConfig) -> set[str]:
@@ -86,5 +103,7 @@ def store_tag(store: str) -> str:
     return f"store:{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 
-def _deployments(region: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((region, LOCAL)))
+def _deployments(region: str, hardware: str | None = None) -> tuple[str, ...]:
+    """Of a region's flows: on that kind of hardware, anywhere in the region, at home."""
+    own = (f"{region}-{hardware}",) if hardware else ()
+    return tuple(dict.fromkeys((*own, region, LOCAL)))

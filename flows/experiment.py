@@ -16,6 +16,7 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Beat, Outbox, beat_every_s
 from astraflow.records import Status
+from astraflow.scale_view import ScaleView
 from flows.children import store_tag
 from flows.launcher import PrefectLauncher
 from flows.lifecycle import begin_life
@@ -58,6 +59,7 @@ def experiment(
         config=config,
         launcher=PrefectLauncher(config.name, config.store),
         follower=follower,
+        scaling=ScaleView(store, config),
         outbox=Outbox(store, keys, participant),
         log=get_run_logger().info,
     )

@@ -17,6 +17,7 @@ from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
 from astraflow.participant import Outbox
 from astraflow.records import Wanted
+from astraflow.scale_view import ScaleView
 from flows.children import ChildSpec, children_of
 from flows.launcher import ChildRun, Launcher
 from flows.lifecycle import is_here, participant_of
@@ -45,6 +46,7 @@ class Child:
     pid: int = 0  # of its process, once seen on this machine
     gone: int = 0  # looks in a row that did not find that process
     over: str = ""  # why it is not needed any more
+    asked_to_go: set[str] = field(default_factory=set)  # participants (or the flow run) of a pool that is too many
 
     @property
     def participants(self) -> str:
@@ -59,12 +61,14 @@ class Supervisor:
     config: RunConfig
     launcher: Launcher
     follower: RunFollower
+    scaling: ScaleView
     outbox: Outbox
     log: Callable[[str], None]
     is_here: Callable[[int], bool] = is_here
     clock: Callable[[], float] = time.monotonic
     children: list[Child] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    followed: int = 0  # changes of the numbers of pools that were acted upon
 
     def begin(self, *, adopt: bool) -> None:
         """Start every child; with ``adopt``, keep those that an earlier experiment started and that still run.
@@ -78,8 +82,11 @@ class Supervisor:
             raise
 
     def _begin(self, *, adopt: bool) -> None:
+        self.scaling.poll()
         present = {child.spec.key for child in self.children}
-        for spec in children_of(self.config):
+        wanted = {spec.key for spec in self._wanted()}
+        self.followed = self.scaling.book.changes
+        for spec in self._ever():
             if spec.key in present:
                 continue
             earlier = self.launcher.find(spec)
@@ -90,10 +97,18 @@ class Supervisor:
                 child.run, child.life, child.seen_at = living, living.life, self.clock()
                 child.steps_at_start = self._steps_of(child)
                 self.note(f"{spec.key}: adopted the running flow run {living.id[-8:]}")
-            elif self._is_finished(child):
+            elif spec.key not in wanted or self._is_finished(child):
                 child.over = DONE
             else:
                 self._start(child)
+
+    def _wanted(self) -> list[ChildSpec]:
+        """What the run consists of now, by the manager's word on the numbers of pools."""
+        return children_of(self.config, self.scaling.counts())
+
+    def _ever(self) -> list[ChildSpec]:
+        """What it ever consisted of."""
+        return children_of(self.config, self.scaling.ever())
 
     def tick(self) -> None:
         """Look at every child once, and do what is needed. Raises ``ServiceError`` when the run can't go on.
@@ -111,6 +126,8 @@ class Supervisor:
         if self.follower.is_over:
             return
         now = self.clock()
+        self.scaling.poll()
+        self._scale()
         for child in self.children:
             if child.over:
                 continue
@@ -130,6 +147,49 @@ class Supervisor:
                 kind="no_pool",
             )
 
+    def _scale(self) -> None:
+        """Bring the pools to the numbers that the manager decided: the last ones go, missing ones start (again).
+
+        A pool that left or failed is started again only by a decision made since then, never by the old one.
+        """
+        wanted = {spec.key: spec for spec in self._wanted()}
+        if self.scaling.book.changes != self.followed:
+            known = {child.spec.key: child for child in self.children}
+            for key, spec in wanted.items():
+                child = known.get(key)
+                if child is None:
+                    self.children.append(Child(spec, start_at=self.clock()))
+                elif child.over and child.spec.role == "pool":
+                    child.over, child.run, child.restarts, child.start_at = "", None, 0, self.clock()
+                    child.asked_to_go.clear()
+            self.followed = self.scaling.book.changes
+        for child in self.children:
+            if not child.over and child.spec.key not in wanted:
+                self._let_go(child)
+
+    def _let_go(self, child: Child) -> None:
+        """Ask a pool that is too many to leave: its participant, or its flow run while that has not shown itself."""
+        if child.run is None:
+            child.over = DONE
+            return
+        names = self._names(child)
+        new = [name for name in names or [child.run.id] if name not in child.asked_to_go]
+        if new and names:
+            self.outbox.append([Wanted(what="drain", target=name, reason="fewer pools are wanted") for name in new])
+        elif new:
+            self.launcher.cancel(child.run.id)
+        if new:
+            self.note(f"{child.spec.key}: asked to leave, fewer pools are wanted")
+        child.asked_to_go.update(new)
+
+    def _has_gone(self, child: Child, how: str) -> None:
+        """A pool that was asked to leave runs no more; it starts again if more are wanted by now."""
+        child.asked_to_go.clear()
+        is_wanted = child.spec.key in {spec.key for spec in self._wanted()}
+        self.note(f"{child.spec.key}: has left ({how})" + ("; it is wanted again" if is_wanted else ""))
+        child.run, child.restarts, child.start_at = None, 0, self.clock()
+        child.over = "" if is_wanted else DONE
+
     def flow_runs(self) -> dict[str, str]:
         """The newest flow run of each child, by the child's key."""
         return {child.spec.key: child.run.id for child in self.children if child.run is not None}
@@ -140,7 +200,7 @@ class Supervisor:
         One that cannot be asked is noted, and the others are asked all the same.
         """
         known = {child.spec.key: child.run for child in self.children}
-        for spec in children_of(self.config):
+        for spec in self._ever():
             try:
                 run = known.get(spec.key)
                 # Interrupted while it asked for a flow run, it does not know it, but Prefect does.
@@ -185,7 +245,9 @@ class Supervisor:
                 what = "went silent" if child.is_seen else "never showed a sign of life"
                 self._restart(child, f"{what} for {limit_s:g} s (Prefect says {run.state.lower()})", now)
             return
-        if self._is_finished(child) or (child.spec.may_complete and run.state == "COMPLETED"):
+        if child.asked_to_go and not self.follower.is_over:
+            self._has_gone(child, run.state.lower())
+        elif self._is_finished(child) or (child.spec.may_complete and run.state == "COMPLETED"):
             child.over = DONE
             self.note(f"{child.spec.key}: done")
         elif run.state == "CANCELLED":
@@ -219,6 +281,9 @@ class Supervisor:
     def _restart(self, child: Child, reason: str, now: float) -> None:
         """Say that the old life is dead, and start the next one at once, or later if it keeps dying."""
         self._say_lost(child, reason)
+        if child.asked_to_go:
+            self._has_gone(child, reason)
+            return
         if self._has_got_on(child):
             child.restarts = 0
         child.restarts += 1

@@ -168,6 +168,7 @@ for command in (
     steering.stop,
     steering.pause,
     steering.resume,
+    steering.scale,
     maintaining.maintain,
     simulate.simulate,
     taking_out.export,

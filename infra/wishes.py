@@ -26,5 +26,13 @@ def resume(store: ObjectStore, run: str, policy: str, *, timeout_s: float = WISH
         wishes.resume(store, run, policy, timeout_s=timeout_s)
 
 
+def scale(
+    store: ObjectStore, run: str, region: str, pools: int | None, *, reason: str, timeout_s: float = WISH_TIMEOUT_S
+) -> dict[str, int]:
+    """``wishes.scale``; interrupted, it says what it leaves."""
+    with leaving(_note("scale", run)):
+        return wishes.scale(store, run, region, pools, reason=reason, timeout_s=timeout_s)
+
+
 def _note(what: str, run: str) -> str:
     return f"The wish to {what} {run} stays: its manager will hear it."

@@ -25,6 +25,9 @@ def load_figures(state: RunState, policy: str) -> dict[str, float]:
         "pools": float(len(able_pools(state))),
         "capacity": float(sum(pool.capacity for pool in able_pools(state).values())),
     }
+    time_s = state.leases.time_s - window.from_s
+    if time_s > 0:
+        figures["leased_mean"] = (state.leases.played_s - window.played_from_s) / time_s
     for name in sorted(window.metrics):
         figures.setdefault(name, window.metrics[name] / max(1, window.steps))
     spent_s = window.metrics.get("wait_s", 0.0) + window.metrics.get("step_s", 0.0)

@@ -10,9 +10,10 @@ from astraflow.dataflow.evaluation import EvalBook
 from astraflow.dataflow.leases import LeaseBook
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.scale_book import ScaleBook
 from storage.errors import DataError
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 
 
 class Ledger(msgspec.Struct):
@@ -35,6 +36,7 @@ class Ledger(msgspec.Struct):
     stopped: bool = False
     curator: dict[str, Any] = {}
     replays: dict[str, dict[str, Any]] = {}
+    scaling: ScaleBook = msgspec.field(default_factory=ScaleBook)
 
 
 def decode_ledger(data: bytes, policies: list[str], *, where: str) -> Ledger:

@@ -36,6 +36,8 @@ class Window(msgspec.Struct):
     lags: dict[int, int] = {}  # parts by lag
     metrics: dict[str, float] = {}
     steps: int = 0
+    from_s: float = 0.0  # the lease book's ``time_s`` and ``played_s`` at its beginning
+    played_from_s: float = 0.0
 
 
 class PolicyQueue(msgspec.Struct):

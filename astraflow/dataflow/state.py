@@ -55,6 +55,7 @@ class RunState:
         self.handbacks: list[Handback] = []
         self.eval_handbacks: list[Handback] = []
         self.wishes: list[r.Wanted] = []
+        self.pool_wishes: list[r.PoolsWanted] = []
         self.faults = 0  # errors of the curator since this process began; for the eye
         self.sifted: dict[str, int] = {}  # policy -> batch that its ready parts were last judged for; saves time only
 
@@ -156,6 +157,8 @@ class RunState:
                 self.wishes.append(fact)
                 if fact.what == "lost" and fact.target in self.participants:
                     self.participants[fact.target].lost = True
+            case r.PoolsWanted():
+                self.pool_wishes.append(fact)
 
     def _absorb_committed(self, participant: str, fact: r.Committed) -> None:
         parts: dict[int, dict[str, PartRows]] = {group: {} for group in fact.groups}
@@ -186,6 +189,7 @@ class RunState:
 
     def apply(self, decision: r.AnyDecision) -> None:
         """Fold one decision."""
+        self.leases.mark(self.now)
         match decision:
             case r.Leased():
                 self._apply_leased(decision)
@@ -205,7 +209,10 @@ class RunState:
                 participant.rejects += 1
                 participant.quarantined = participant.quarantined or decision.quarantined
             case r.LoadReported():
-                self.policies[decision.policy].window = Window(step=decision.step)
+                book = self.leases
+                window = Window(step=decision.step, from_s=book.time_s, played_from_s=book.played_s)
+                self.policies[decision.policy].window = window
+                self.ledger.scaling.hear(decision)
             case _:
                 self._apply_order(decision)
 
@@ -220,6 +227,10 @@ class RunState:
                 self._apply_pause(decision)
             case r.EvalStarted() | r.EvalLeased() | r.EvalExpired() | r.EvalReported():
                 self._apply_evaluation(decision)
+            case r.Scaled():
+                self.ledger.scaling.take(
+                    decision, {policy: self.policies[policy].consumed for policy in self.batch_size}
+                )
             case r.Reconfigured():
                 self.ledger.config_hash, self.ledger.code = decision.config_hash, decision.code
                 self.ledger.data_hash = decision.data_hash
@@ -293,6 +304,7 @@ class RunState:
 
         Problems that came back go first; where the curator names none that is there, they go in file order.
         """
+        self.leases.mark(self.now)
         returned, select, whole = self.leases.returned, self.algorithms.curator.select, self.problem_count
         problems, first = [], self.leases.next_group
         for group in range(first, first + count):
@@ -386,6 +398,7 @@ class RunState:
         self.handbacks.clear()
         self.eval_handbacks.clear()
         self.wishes.clear()
+        self.pool_wishes.clear()
 
     # --- snapshots ------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from astraflow.dataflow.evaluating import eval_due, eval_leases, eval_report
 from astraflow.dataflow.figures import load_figures, pool_figures
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.parts import Arrival
+from astraflow.dataflow.scaling import advice, scaled_by_load, scaled_by_wish
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.validate import refusal
 
@@ -179,6 +180,9 @@ def _fulfil_wishes(turn: Turn) -> None:
             turn.decide(r.Paused(policy=wish.target, reason=wish.reason or "pause was wanted"))
         elif wish.what == "resume":
             turn.decide(r.Resumed(policy=wish.target))
+    for pools in state.pool_wishes:
+        if not state.draining:
+            turn.decide(scaled_by_wish(state, pools))
 
 
 # --- leases that end without a result --------------------------------------------------------------
@@ -367,8 +371,15 @@ def _report_load(turn: Turn) -> None:
     for policy in state.batch_size:
         queue = state.policies[policy]
         if queue.consumed - queue.window.step >= state.flow.report_every:
+            state.leases.mark(state.now)
             figures, pools = load_figures(state, policy), pool_figures(state, policy)
+            advised = advice(state, policy, figures)
+            if advised is not None:
+                figures["pools_advised"] = float(advised)
             turn.decide(r.LoadReported(policy=policy, step=queue.consumed, figures=figures, pools=pools))
+            scaled = scaled_by_load(state, policy, advised) if advised is not None else None
+            if scaled is not None:
+                turn.decide(scaled)
 
 
 def _end_run(turn: Turn) -> None:

@@ -20,6 +20,7 @@ from astraflow import records as r
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.parts import Columns
 from astraflow.dataflow.policy_queue import PolicyQueue
+from astraflow.dataflow.scaling import LARGEST_REGION
 from astraflow.dataflow.state import RunState
 from storage.keys import RunKeys
 
@@ -310,6 +311,12 @@ def _wanted(check: _Check, fact: r.Wanted) -> None:
         _queue(check, fact.target)
 
 
+def _pools_wanted(check: _Check, fact: r.PoolsWanted) -> None:
+    regions = check.state.config.pools_of_regions
+    _need(fact.region in regions, f"{fact.region!r} is no region of a pool; there are: {', '.join(regions)}")
+    _need(fact.pools <= LARGEST_REGION, f"{fact.pools} pools are more than {LARGEST_REGION}")
+
+
 _CHECKS: dict[type, Callable[[_Check, Any], None]] = {
     r.PoolJoined: _pool_joined,
     r.Applied: _applied,
@@ -324,4 +331,5 @@ _CHECKS: dict[type, Callable[[_Check, Any], None]] = {
     r.Draining: _presence,
     r.Left: _presence,
     r.Wanted: _wanted,
+    r.PoolsWanted: _pools_wanted,
 }

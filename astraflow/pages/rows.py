@@ -53,6 +53,7 @@ def _run_cells(figures: RunFigures, config: RunConfig) -> dict[str, str]:
     return {
         **_shared_cells(figures, figures.steps, total),
         "pools": counts(figures.pools),
+        "pools wanted": _wanted(figures),
         "errors": counts(figures.errors),
         "rejected records": counts(figures.rejected),
         "time worked": f"{clock(figures.seconds)} (managers: {figures.epochs})",
@@ -86,6 +87,14 @@ def _shared_cells(values: RunFigures | PolicyFigures, steps: int, total: int) ->
 
 def _of_full(delta_bytes: int, full_bytes: int) -> str:
     return f"{delta_bytes / full_bytes:.1%} of {size(full_bytes)}" if full_bytes else NONE
+
+
+def _wanted(figures: RunFigures) -> str:
+    """``local 2, west 3 (held); load reports ask for 6``."""
+    held = figures.pools_held
+    numbers = [f"{region} {n}{' (held)' if region in held else ''}" for region, n in figures.pools_wanted.items()]
+    asked = figures.pools_advised
+    return ", ".join(numbers) + ("" if asked is None else f"; load reports ask for {asked}")
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from astraflow.config import RunConfig
 from astraflow.query.fold import RunFold
 from astraflow.query.tables import consumed_row, known_versions, read_manifests
 from storage.keys import RunKeys
@@ -70,6 +71,9 @@ class RunFigures(msgspec.Struct, kw_only=True):
     rejected: dict[str, int] = {}  # outbox records, by reason
     drops: dict[str, int] = {}  # parts, by reason
     pools: dict[str, int] = {}  # lives of pools, by state
+    pools_wanted: dict[str, int] = {}  # by region, as the decisions say
+    pools_held: list[str] = []  # regions whose number is a person's word
+    pools_advised: int | None = None  # of the run, by load reports since the last change; none where nobody asks
     policies: dict[str, PolicyFigures] = {}
 
     def to_json(self) -> str:
@@ -82,9 +86,9 @@ class RunFigures(msgspec.Struct, kw_only=True):
         return figures
 
 
-def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iterable[str]) -> RunFigures:
-    """Count the figures of ``policies`` (the trained ones) and of the run."""
-    each = {policy: _policy_figures(fold, policy) for policy in sorted(policies)}
+def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, config: RunConfig) -> RunFigures:
+    """Count the figures of the trained policies and of the run."""
+    each = {policy: _policy_figures(fold, policy) for policy in config.trained}
     _add_versions(store, keys, fold, each)
     is_paused = fold.state == "running" and "" in fold.paused
     figures = RunFigures(
@@ -98,6 +102,9 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, policies: Iter
         rejected=dict(sorted(fold.rejections.items())),
         drops=_sum(policy.drops for policy in each.values()),
         pools=dict(sorted(Counter(pool.state for pool in fold.pools.values()).items())),
+        pools_wanted=fold.scaling.counts(config),
+        pools_held=list(fold.scaling.held),
+        pools_advised=max(fold.scaling.advised.values(), default=None),
         policies=each,
     )
     _add_totals(figures, list(each.values()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow import records as r
+from astraflow.dataflow.scale_book import ScaleBook
 from astraflow.query.logs import SeenDecision, SeenFacts
 
 
@@ -108,6 +109,7 @@ class RunFold:
         self.objects: dict[str, ObjectView] = {}
         self.consumed: dict[str, int] = {}  # newest consumed batch of a policy
         self.ended: dict[str, str] = {}
+        self.scaling = ScaleBook()
         self.failures: Counter[str] = Counter()
         self.rejections: Counter[str] = Counter()
         self.consumed_rows: dict[tuple[str, int], dict[str, Any]] = {}  # of consumed batches, kept by query.tables
@@ -238,6 +240,10 @@ class RunFold:
                 self.paused[decision.policy] = decision.reason
             case r.Resumed():
                 self.paused.pop(decision.policy, None)
+            case r.LoadReported():
+                self.scaling.hear(decision)
+            case r.Scaled():
+                self.scaling.take(decision, {policy: batch + 1 for policy, batch in self.consumed.items()})
             case r.Stopped():
                 self.state, self.reason = "stopped", decision.reason
             case _:

@@ -85,7 +85,7 @@ class Run:
 
     def figures(self) -> RunFigures:
         """What the run comes to, counted from the store."""
-        return run_figures(self.store, self.keys, self.fold, self.config.trained)
+        return run_figures(self.store, self.keys, self.fold, self.config)
 
     def curves(self) -> dict[str, PolicyCurves]:
         """The trained policies' values step by step, counted from the same rows as the figures."""

@@ -50,7 +50,8 @@ class VirtualPool(Agent):
     role = "pool"
 
     def __init__(self, world: World, name: str, plan: PoolPlan) -> None:
-        super().__init__(world, name, plan.away)
+        now = world.timeline.now
+        super().__init__(world, name, [(now, now + plan.starts_in_s), *plan.away])
         config, scenario = world.config, world.scenario
         section = plan.pool or next(iter(config.pools))
         self.plan = plan
@@ -69,7 +70,7 @@ class VirtualPool(Agent):
         self.plays: dict[int, Play] = {}
         self.applied: dict[str, tuple[int, int]] = {}  # policy -> version, step
         self._available: dict[str, int] = {}  # policy -> version that has arrived here
-        self._has_begun = self._has_left = False
+        self.has_begun = self._has_left = False
         self._leaves_at: float | None = None
         self.groups = self.episodes = self.trajectories = self.tokens = 0
         self._joined = r.PoolJoined(
@@ -82,10 +83,10 @@ class VirtualPool(Agent):
         )
 
     def act(self) -> None:
-        if not self._has_begun:
+        if not self.has_begun:
             self.begin_at_tail()
             self.say(self._joined)
-            self._has_begun = True
+            self.has_begun = True
         self._apply_versions()
         for decision in self.decisions():
             self._hear(decision)
@@ -143,7 +144,7 @@ class VirtualPool(Agent):
     def _answer(self, play: Play, episode: int, turn: int) -> Answer:
         """The ``turn``-th answer of an episode: round by round, each policy speaks in turn."""
         policy = self.speakers[turn % len(self.speakers)]
-        tokens = self.world.laws[policy].draw(self.rng)
+        tokens = self.world.laws[policy].draw(self.rng, self.world.progress(policy))
         said = Said(policy, episode, turn // len(self.speakers), tokens, float(self.rng.random() < play.success))
 
         def started() -> None:

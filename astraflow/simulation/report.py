@@ -29,6 +29,7 @@ class PolicyFigures:
     first_wait_s: float = 0.0
     tokens: int = 0
     lags: Counter[int] = field(default_factory=Counter)
+    wait_shares: float = 0.0  # summed over the steps but the first
 
     def add_step(self, lags: list[int], tokens: int, metrics: dict[str, float]) -> None:
         """Count one step; the first wait is the run's start, not a stall."""
@@ -36,6 +37,7 @@ class PolicyFigures:
             self.first_wait_s = metrics["wait_s"]
         else:
             self.wait_s += metrics["wait_s"]
+            self.wait_shares += metrics["wait_s"] / max(1e-9, sum(metrics.values()))
         self.step_s += metrics["step_s"]
         self.publish_s += metrics["publish_s"]
         self.steps += 1
@@ -107,6 +109,7 @@ def _policy(world: World, name: str) -> dict[str, Any]:
     return {
         "steps": figures.steps,
         "wait_ratio": round(figures.wait_ratio, 6),
+        "wait_share_mean": round(figures.wait_shares / max(1, figures.steps - 1), 6),  # of a step, steps alike
         "first_batch_s": round(figures.first_wait_s, 3),
         "step_s_mean": round(figures.step_s / max(1, figures.steps), 4),
         "trained_tokens": figures.tokens,

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -28,10 +28,17 @@ class Lengths(Section):
         default=None, gt=0, description="Half of the answers are shorter; none: an eighth of the policy's max_tokens."
     )
     sigma: float = Field(default=0.9, ge=0, description="Spread of the logarithm; the mean is median·exp(sigma²/2).")
+    growth: list[Annotated[float, Field(gt=0)]] = Field(
+        default=[1.0],
+        min_length=1,
+        description="What the median is multiplied by as training goes on: points evenly over the policy's steps, with "
+        "straight lines between.",
+    )
 
     def of(self, max_tokens: int) -> LengthLaw:
         """The law of a policy whose answers are cut at ``max_tokens``."""
-        return LengthLaw(self.median if self.median is not None else max_tokens / 8, self.sigma, max_tokens)
+        median = self.median if self.median is not None else max_tokens / 8
+        return LengthLaw(median, self.sigma, max_tokens, tuple(self.growth))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +48,19 @@ class LengthLaw:
     median: float
     sigma: float
     most: int
+    growth: tuple[float, ...] = (1.0,)
 
-    def draw(self, rng: random.Random) -> int:
-        """One length."""
-        return max(1, min(self.most, round(self.median * rng.lognormvariate(0.0, self.sigma))))
+    def draw(self, rng: random.Random, progress: float = 0.0) -> int:
+        """One length, when that share of the policy's steps is done."""
+        median = self.median * self.grown(progress)
+        return max(1, min(self.most, round(median * rng.lognormvariate(0.0, self.sigma))))
+
+    def grown(self, progress: float) -> float:
+        """``growth`` at a place between 0 and 1."""
+        at = max(0.0, min(1.0, progress)) * (len(self.growth) - 1)
+        first = min(int(at), max(0, len(self.growth) - 2))
+        last = min(first + 1, len(self.growth) - 1)
+        return self.growth[first] + (at - first) * (self.growth[last] - self.growth[first])
 
 
 class EngineModel(Section):
@@ -75,6 +91,7 @@ class PoolPlan(Section):
     gpus: float = Field(default=1.0, ge=0, description="GPUs of each, counted while it lives.")
     speed: float = Field(default=1.0, gt=0, description="Its engines' speed against the engine model.")
     joins_at_s: Seconds = Field(default=0.0, ge=0, description="When it starts.")
+    starts_in_s: Seconds = Field(default=0.0, ge=0, description="From its start to its first look at the store.")
     dies_at_s: Seconds | None = Field(default=None, description="Its process is gone, without a word.")
     drains_at_s: Seconds | None = Field(default=None, description="It is asked to leave.")
     away: list[tuple[Seconds, Seconds]] = Field(default=[], description="Spans in which it cannot reach the store.")

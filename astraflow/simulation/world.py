@@ -65,6 +65,9 @@ class World:
         self._manager: Manager | None = None
         self._has_started = False
         self._alarm = Alarm(self.timeline, self._manage)
+        own = [PoolPlan(pool=name, region=section.region) for name, section in self.config.pools.items()]
+        self._plans = scenario.pools or own
+        self._leaving: list[VirtualPool] = []  # that were asked to go
         self._begin()
 
     # --- beginning ------------------------------------------------------------------------------
@@ -79,8 +82,7 @@ class World:
             self._new_trainer(policy)
             for at in self.scenario.trainer.dies_at_s:
                 self.timeline.at(at, lambda policy=policy: self._kill_trainer(policy))  # type: ignore[misc]
-        own = [PoolPlan(pool=name, region=section.region) for name, section in self.config.pools.items()]
-        for plan in self.scenario.pools or own:
+        for plan in self._plans:
             for _ in range(plan.count):
                 self.timeline.at(plan.joins_at_s, lambda plan=plan: self._join(plan))  # type: ignore[misc]
         for at in self.scenario.manager_dies_at_s:
@@ -111,10 +113,24 @@ class World:
         return pool
 
     def drain(self, pool: VirtualPool) -> None:
-        """Ask a pool to leave, as an operator does."""
-        self.wish(r.Wanted(what="drain", target=pool.name))
+        """Ask a pool to leave, as an operator does; one that has not begun is just not started."""
+        if pool.has_begun:
+            self.wish(r.Wanted(what="drain", target=pool.name))
+        else:
+            pool.die()
 
-    def wish(self, wish: r.Wanted) -> None:
+    def _scale(self, wanted: dict[str, int]) -> None:
+        """Do what a supervisor does with the manager's word: start what is missing, let the newest go."""
+        for region, count in wanted.items():
+            there = [pool for pool in self.living() if pool.plan.region == region and pool not in self._leaving]
+            plan = next((plan for plan in self._plans if plan.region == region), PoolPlan(region=region))
+            for _ in range(count - len(there)):
+                self.add_pool(plan)
+            for pool in there[count:]:
+                self._leaving.append(pool)
+                self.drain(pool)
+
+    def wish(self, wish: r.Wanted | r.PoolsWanted) -> None:
         """Somebody says something to the manager, and leaves."""
         name = self._name("operator")
         record = r.FactRecord(id=name, participant=name, facts=[wish, r.Left()])
@@ -143,6 +159,11 @@ class World:
             found = self._decoded[seq] = r.decode(data, r.DecisionRecord, where=self.keys.decision(seq))
             self._decoded.pop(seq - 4096, None)
         return found
+
+    def progress(self, policy: str) -> float:
+        """Share of the policy's steps that is done."""
+        steps = self._steps_of[policy]
+        return steps[-1] / self.config.trainer_of(policy).steps if steps else 0.0
 
     def success_rate(self, problem: int) -> float:
         """How often an answer to this problem is right."""
@@ -261,6 +282,8 @@ class World:
                 self._wake(lambda agent: not names or agent.name in names)
             case r.Stopped():
                 self._wake(lambda agent: True)
+            case r.Scaled(pools=wanted):
+                self.timeline.after(self.hop_s(), lambda: self._scale(wanted))
             case r.LoadReported():
                 for controller in self._controllers:
                     controller(self, decision)

@@ -1,4 +1,4 @@
-"""``stop``, ``pause`` and ``resume``: what an operator asks of a run's manager, through the store."""
+"""``stop``, ``pause``, ``resume`` and ``scale``: what an operator asks of a run's manager, through the store."""
 
 from __future__ import annotations
 
@@ -60,6 +60,33 @@ def resume(
     opened, name = named_run(run, store, last=last)
     wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
     _tell(name, policy, "resumed", "leases are given again", as_json=as_json)
+
+
+def scale(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name.")],
+    region: Annotated[str, typer.Argument(metavar="REGION", help="A region of its pools.")],
+    pools: Annotated[str, typer.Argument(metavar="N|auto", help="Pools from now on; auto: as load reports ask for.")],
+    store: Store = None,
+    timeout_s: Timeout = 60.0,
+    as_json: Json = False,
+) -> None:
+    """Set how many pools a region has. Missing ones start; the last ones hand back and leave."""
+    from infra import wishes
+    from storage.errors import ConfigError
+
+    opened, name = named_run(run, store, last=False)
+    if pools != "auto" and not pools.isdecimal():
+        raise ConfigError(f"{pools!r} is not a number of pools", where="N", remedy="Say 0, 1, 2, … or auto")
+    count = None if pools == "auto" else int(pools)
+    wanted = wishes.scale(opened, name, region, count, reason="astraflow scale", timeout_s=timeout_s)
+    if as_json:
+        print_json({"run": name, "region": region, "held": count is not None, "pools_wanted": wanted})
+        return
+    numbers = ", ".join(f"{where} {number}" for where, number in wanted.items())
+    then = (
+        f"`astraflow scale {name} {region} auto` lets load reports move it" if count is not None else "as reports ask"
+    )
+    say(f"{name}: pools wanted are {numbers}; {then}")
 
 
 def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:

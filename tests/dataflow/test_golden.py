@@ -25,6 +25,10 @@ FACTS = [
         r.EvalFailed(item=3, attempt=2, kind="drained"),
         b'{"type":"EvalFailed","item":3,"attempt":2,"kind":"drained","message":""}',
     ),
+    (
+        r.PoolsWanted(region="west", pools=3, reason="cheap today"),
+        b'{"type":"PoolsWanted","region":"west","pools":3,"reason":"cheap today"}',
+    ),
 ]
 DECISIONS = [
     (
@@ -57,6 +61,10 @@ DECISIONS = [
         r.LoadReported(policy="a", step=10, figures={"ready": 1.0}, pools={"p": {"rate": 2.0}}),
         b'{"type":"LoadReported","policy":"a","step":10,"figures":{"ready":1.0},"pools":{"p":{"rate":2.0}}}',
     ),
+    (
+        r.Scaled(pools={"west": 3}, held=["west"], reason="cheap today"),
+        b'{"type":"Scaled","pools":{"west":3},"held":["west"],"reason":"cheap today"}',
+    ),
 ]
 
 
@@ -85,13 +93,15 @@ def test_the_fields_of_a_snapshot() -> None:
     drive = Drive(make_config())
     drive.ready()
     written = json.loads(drive.state.snapshot())
-    assert (SNAPSHOT_FORMAT, written["format"]) == (2, 2)
+    assert (SNAPSHOT_FORMAT, written["format"]) == (3, 3)
     assert list(written) == [
         "format", "seq", "epoch", "now", "config_hash", "code", "data_hash", "policies", "participants", "leases",
         "evaluations", "paused", "drain_reason", "draining_since", "stopped", "curator", "replays",
+        "scaling",
     ]  # fmt: skip
     assert list(written["participants"]["pool-a"]) == [
         "role", "name", "region", "policies", "capacity", "cursor", "beats", "heard_at", "applied", "held", "evals",
         "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left",
     ]  # fmt: skip
+    assert list(written["scaling"]) == ["wanted", "most", "held", "changes", "changed_at", "advised"]
     assert list(written["evaluations"]) == ["next_item", "rounds", "begun", "newest"]

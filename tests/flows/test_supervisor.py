@@ -23,6 +23,7 @@ from astraflow.records import (
     encode,
     new_id,
 )
+from astraflow.scale_view import ScaleView
 from flows.children import ChildSpec, Need, children_of
 from flows.launcher import NO_HEARTBEAT, ChildRun
 from flows.supervisor import MAX_RESTARTS, START_TIMEOUT_S, Supervisor
@@ -100,6 +101,7 @@ class World:
             config=self.config,
             launcher=self.launcher,
             follower=follower,
+            scaling=ScaleView(self.store, self.config),
             outbox=Outbox(self.store, self.keys, participant),
             log=lambda text: None,
             clock=lambda: self.now,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.elastic import Bounds, matched, three_zone, wait_share
+from astraflow.elastic import Bounds, Place, matched, spread, three_zone, wait_share
 
 WIDE = Bounds(1, 1000)
 
@@ -58,3 +58,29 @@ def test_bounds_hold(pools: int, wait: float, produced: int, consumed: int, leas
     bounds = Bounds(2, 20)
     assert 2 <= three_zone(pools, figures, bounds) <= 20
     assert 2 <= matched(pools, figures, bounds) <= 20
+
+
+def test_matched_goes_by_what_was_leased_on_average() -> None:
+    assert matched(10, report(0.0, leased=100, leased_mean=50, capacity=100), WIDE) == 6
+
+
+def test_pools_come_where_they_are_cheap_and_go_where_they_are_dear() -> None:
+    places = [Place("home", 2.0, most=3), Place("far", 1.0, most=2), Place("spare", 2.0)]
+    here = {"home": 1, "far": 1, "spare": 0}
+    assert spread(here, 3, places) == {"home": 1, "far": 2, "spare": 0}
+    assert spread(here, 6, places) == {"home": 3, "far": 2, "spare": 1}, "of equal costs the earlier place first"
+    assert spread({"home": 2, "far": 2, "spare": 1}, 3, places) == {"home": 1, "far": 2, "spare": 0}
+    held = [Place("home", 2.0, least=1, most=1), Place("far", 1.0, most=1)]
+    assert spread({"home": 1, "far": 1}, 5, held) == {"home": 1, "far": 1}, "what nobody may take stays undone"
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), min_size=1, max_size=4), st.integers(0, 40))
+def test_counts_move_only_towards_the_total(regions: list[tuple[int, float]], total: int) -> None:
+    counts = {str(n): count for n, (count, _) in enumerate(regions)}
+    places = [Place(str(n), cost, most=8) for n, (_, cost) in enumerate(regions)]
+    after = spread(counts, total, places)
+    before, now = sum(counts.values()), sum(after.values())
+    assert min(before, total) <= now <= max(before, total)
+    moves = {(after[name] > counts[name]) - (after[name] < counts[name]) for name in counts} - {0}
+    assert len(moves) <= 1

@@ -1,0 +1,93 @@
+"""Decisions on the number of pools: by a person's word at once, by load reports within the bounds of the config.
+
+A run needs the pools of its hungriest policy. So one report is enough to grow, while to shrink every live policy must
+have reported since the last change that it needs fewer. After a change, nothing is changed for ``cool_down`` steps of
+the policy that reports: its next report would still tell of the pools from before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from astraflow import records as r
+from astraflow.dataflow.figures import able_pools
+from astraflow.dataflow.state import RunState
+from astraflow.elastic import Bounds, Place, Zones, matched, spread, three_zone
+
+LARGEST_REGION = 1000
+"""Most pools that a person may want of one region."""
+
+
+def advice(state: RunState, policy: str, figures: Mapping[str, float]) -> int | None:
+    """How many pools the run should have by one policy's report; None if the config does not ask for advice."""
+    scale = state.config.scale
+    pools = len(able_pools(state))
+    if scale.mode == "off" or pools == 0:
+        return None
+    bounds = Bounds(scale.least, scale.most)
+    if scale.rule == "three_zone":
+        return three_zone(pools, figures, bounds, Zones(scale.low, scale.high, scale.headroom))
+    return matched(pools, figures, bounds)
+
+
+def scaled_by_load(state: RunState, policy: str, advised: int) -> r.Scaled | None:
+    """What follows from a report, folded already, that asks for ``advised`` pools; None if nothing does."""
+    book, scale = state.ledger.scaling, state.config.scale
+    if scale.mode != "act" or state.draining:
+        return None
+    queue = state.policies[policy]
+    if book.changes and queue.consumed - book.changed_at.get(policy, 0) < scale.cool_down:
+        return None
+    counts = book.counts(state.config)
+    before, playing = sum(counts.values()), len(able_pools(state))
+    target = _target(state, advised, before)
+    if target == before or playing <= target < before:
+        return None  # the others are still to come
+    after = spread(counts, target, places(state))
+    changed = {region: pools for region, pools in after.items() if pools != counts[region]}
+    if not changed:
+        return None
+    return r.Scaled(
+        pools=changed,
+        held=list(book.held),
+        reason=f"{policy} asks for {target} pools at step {queue.consumed}, there were to be {before}",
+    )
+
+
+def _target(state: RunState, advised: int, before: int) -> int:
+    """The pools of the hungriest live policy, as far as each has said what it needs."""
+    if advised >= before:
+        return advised
+    live = [policy for policy in state.batch_size if state.policies[policy].is_live]
+    book = state.ledger.scaling
+    return max((book.advised.get(policy, before) for policy in live), default=before)
+
+
+def scaled_by_wish(state: RunState, wish: r.PoolsWanted) -> r.Scaled:
+    """What a person's word comes to: said again even if nothing changes, since whoever wished waits for this."""
+    book = state.ledger.scaling
+    others = [region for region in book.held if region != wish.region]
+    if wish.pools < 0:
+        now = book.counts(state.config)[wish.region]
+        return r.Scaled(pools={wish.region: now}, held=others, reason=wish.reason or "left to the load reports")
+    return r.Scaled(pools={wish.region: wish.pools}, held=[*others, wish.region], reason=wish.reason or "wanted")
+
+
+def places(state: RunState) -> list[Place]:
+    """The regions of the run as places for pools: those that a person holds neither grow nor shrink."""
+    config, book = state.config, state.ledger.scaling
+    counts = book.counts(config)
+    found = []
+    for name in config.pools_of_regions:
+        region = config.regions.get(name)
+        held = name in book.held
+        most = region.most_pools if region is not None and region.most_pools is not None else config.scale.most
+        found.append(
+            Place(
+                name=name,
+                cost=region.cost if region is not None else 1.0,
+                least=counts[name] if held else 0,
+                most=counts[name] if held else most,
+            )
+        )
+    return found

@@ -11,10 +11,8 @@ Invariant: ``swap`` writes the whole of a patch that was prepared without an err
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,8 @@ from storage.errors import DataError
 
 Write = tuple[torch.Tensor, torch.Tensor, torch.Tensor] | tuple[Box, torch.Tensor]
 """Memory, places and values; or a box and the whole tensor it is filled from."""
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class SparseUpdates:
@@ -57,13 +57,12 @@ class SparseUpdates:
         """Write what was prepared; returns how long it took, in seconds."""
         begun = time.perf_counter()
         self._astraflow_preparing.join()
-        with torch.inference_mode(), _one_thread():
+        with torch.inference_mode():
             for write in self._astraflow_writes:
                 if len(write) == 2:
                     write[0].fill(write[1])
                 else:
-                    memory, places, values = write
-                    memory[places] = values
+                    _scatter(*write)
         self._astraflow_writes = []
         return time.perf_counter() - begun
 
@@ -117,18 +116,18 @@ class SparseUpdates:
         return boxes
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Hundreds of small writes: several threads would wait for each other at the end of every one.
+def _scatter(memory: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
+    """Write ``values`` [C] at the flat ``places`` [C]; on CPUs by numpy, which uses one thread.
 
-    vLLM's other processes spin while they wait for this one, so on few cores a thread that is waited for may get none.
+    An update is hundreds of small writes. torch's threads would wait for each other at the end of every one, and on few
+    cores the one that is waited for may get none, as vLLM's other processes spin until this one answers: seconds were
+    seen. vLLM's CPU worker lets nobody change how many threads torch has.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    if not memory.is_cpu:
+        memory[places] = values
+        return
+    words = _WORDS[memory.element_size()]  # numpy knows no bf16
+    memory.view(words).numpy()[places.numpy()] = values.view(words).numpy()
 
 
 def _check(model: Any, boxes: dict[str, list[Box]], policy: str) -> None:

@@ -46,21 +46,30 @@ def swap(worker: Any, update: WeightUpdate, folder: Path, *, whole: bool) -> Non
     worker.astraflow_swap()
 
 
-def test_what_was_prepared_is_written_and_the_threads_come_back(tmp_path: Path) -> None:
-    """Written by one thread, decoded by as many as before."""
-    held, old, threads = llama(1), llama(2), torch.get_num_threads()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_prepared_is_written(tmp_path: Path, dtype: torch.dtype) -> None:
+    held, old = llama(1).to(dtype), llama(2).to(dtype)
     new = nudge(old, 3)
-    torch.set_num_threads(2)
-    try:
-        worker = worker_of(held)
-        swap(worker, update_of(old, 0), tmp_path, whole=True)
-        assert torch.get_num_threads() == 2
-        first = worker.astraflow_digests()
-        swap(worker, update_of(new, 1, old), tmp_path, whole=False)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
+    worker = worker_of(held)
+    swap(worker, update_of(old, 0, dtype=dtype), tmp_path, whole=True)
+    first = worker.astraflow_digests()
+    sparse = update_of(new, 1, old, dtype)
+    assert sparse.places.keys() == sparse.changed
+    swap(worker, sparse, tmp_path, whole=False)
     assert worker.astraflow_digests() != first
     expected = dict(new.named_parameters())
     for name, tensor in held.named_parameters():
         assert torch.equal(tensor, expected[name]), name
+
+
+def test_places_are_written_whatever_the_type() -> None:
+    """Also what no arithmetic leaves alone: minus zero, and the bits of what is not a number."""
+    from astraflow.raas.vllm_worker import _scatter
+
+    places = torch.tensor([1, 4, 9])
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.float8_e4m3fn):
+        memory, values = torch.ones(10).to(dtype), torch.tensor([-0.0, float("nan"), 2.5]).to(dtype)
+        _scatter(memory, places, values)
+        rest = torch.ones(10, dtype=torch.bool).index_fill(0, places, False)
+        assert memory[rest].float().eq(1).all()
+        assert memory.view(torch.uint8).view(10, -1)[places].tolist() == values.view(torch.uint8).view(3, -1).tolist()

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from astraflow.compacted import Compacted, Copied, append_entry
 from astraflow.query.fold import ObjectView, RunFold
-from astraflow.records import PartsObject, new_id
+from astraflow.query.kept import KeptObject
+from astraflow.records import new_id
 from astraflow.trajectory import SCHEMA
 from storage.commit_points import commit_point
 from storage.errors import DataError, NotFound
@@ -37,7 +38,7 @@ class Bundle:
 
     policy: str
     version: int
-    objects: tuple[PartsObject, ...]
+    objects: tuple[KeptObject, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -126,9 +127,9 @@ def _passed(fold: RunFold, policy: str) -> int:
     return min((pool.applied.get(policy, 0) for pool in pools if policy in pool.joined.policies), default=0)
 
 
-def _bundled(objects: Sequence[PartsObject], most_bytes: int) -> Iterable[tuple[PartsObject, ...]]:
+def _bundled(objects: Sequence[KeptObject], most_bytes: int) -> Iterable[tuple[KeptObject, ...]]:
     """Consecutive objects, at most ``most_bytes`` together unless one alone is larger."""
-    bundle: list[PartsObject] = []
+    bundle: list[KeptObject] = []
     size_bytes = 0
     for parts in objects:
         if bundle and size_bytes + parts.size_bytes > most_bytes:

@@ -13,7 +13,11 @@ from typing import Any
 
 from astraflow import records as r
 from astraflow.dataflow.scale_book import ScaleBook
+from astraflow.query.kept import KeptObject
 from astraflow.query.logs import SeenDecision, SeenFacts
+
+_Place = tuple[KeptObject, int]
+"""A part: the object it lies in, and which of its parts it is."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,7 @@ class PartView:
     reason: str = ""
     batch: int = -1
     uses: int = 0
-    object: r.PartsObject | None = None
+    object: KeptObject | None = None
     index: int = -1
 
     @property
@@ -86,7 +90,7 @@ class PoolView:
 class ObjectView:
     """A trajectory object with at least one admitted group; rows of its other groups never count."""
 
-    parts: r.PartsObject
+    parts: KeptObject
     admitted: set[int] = field(default_factory=set)
 
 
@@ -116,7 +120,7 @@ class RunFold:
         self._problems: dict[int, int] = {}  # of each group
         self._told_lost: set[str] = set()
         self._lost: dict[str, str] = {}  # what the state of a lost pool was before
-        self._pending: dict[tuple[str, int, int], list[r.PartsObject]] = {}
+        self._pending: dict[int, dict[tuple[str, int], list[_Place]]] = {}  # by group: what each attempt brought
 
     def take(self, seen: SeenDecision) -> None:
         """Fold one decision record: first the facts it was made on, then its decisions."""
@@ -179,11 +183,14 @@ class RunFold:
 
     def _take_committed(self, participant: str, fact: r.Committed) -> None:
         """Remember what was offered; the first offer of an attempt is the one that ``Admitted`` means."""
+        brought: dict[int, list[_Place]] = {group: [] for group in fact.groups}
+        for said in fact.objects:
+            kept = KeptObject.of(said)
+            for index, group in enumerate(said.groups):
+                brought.setdefault(group, []).append((kept, index))
         for group, attempt in zip(fact.groups, fact.attempts, strict=False):
-            if any(part.object for part in self._parts_of(group)):
-                continue
-            objects = [parts for parts in fact.objects if group in parts.groups]
-            self._pending.setdefault((participant, group, attempt), objects)
+            if not any(part.object for part in self._parts_of(group)):
+                self._pending.setdefault(group, {}).setdefault((participant, attempt), brought[group])
 
     def _take_published(self, fact: r.Published) -> None:
         known = self.versions.get((fact.policy, fact.version))
@@ -260,28 +267,26 @@ class RunFold:
                     part.attempt, part.participant = attempt, decision.pool
 
     def _admit(self, participant: str, group: int, attempt: int) -> None:
-        objects = self._pending.pop((participant, group, attempt), [])
-        for key in [key for key in self._pending if key[1] == group]:
-            del self._pending[key]
+        places = self._pending.pop(group, {}).get((participant, attempt), [])
         for policy in self._policies:
             part = self.parts.get((policy, group))
-            if part is not None and part.state == "open" and all(o.policy != policy for o in objects):
+            if part is not None and part.state == "open" and all(kept.policy != policy for kept, _ in places):
                 self.states[policy, "open"] -= 1
                 del self.parts[policy, group]
-        for parts in objects:
-            self._admit_part(participant, group, attempt, parts)
+        for kept, index in places:
+            self._admit_part(participant, group, attempt, kept, index)
         if participant in self.pools:
             self.pools[participant].admitted += 1
 
-    def _admit_part(self, participant: str, group: int, attempt: int, parts: r.PartsObject) -> None:
-        part = self._part(parts.policy, group, attempt, participant)
-        part.object, part.index = parts, parts.groups.index(group)
+    def _admit_part(self, participant: str, group: int, attempt: int, kept: KeptObject, index: int) -> None:
+        part = self._part(kept.policy, group, attempt, participant)
+        part.object, part.index = kept, index
         part.attempt, part.participant = attempt, participant
         if part.state == "open":
             self._move(part, "ready")
-        self.objects.setdefault(parts.path, ObjectView(parts)).admitted.add(group)
+        self.objects.setdefault(kept.path, ObjectView(kept)).admitted.add(group)
         if participant in self.pools:
-            self.pools[participant].rows += parts.row_counts[part.index]
+            self.pools[participant].rows += kept.row_counts[index]
 
     def _take_dropped(self, decision: r.Dropped) -> None:
         for group in decision.groups:

@@ -15,7 +15,7 @@ from storage.fetch import fetch_all
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
-_RECORDS_AT_ONCE = 2000  # bounds the memory of a first reading
+_RECORDS_AT_ONCE = 256  # bounds the memory of a first reading
 
 
 @dataclass(frozen=True, slots=True)

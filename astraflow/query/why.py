@@ -7,7 +7,7 @@ it says happened is what every process of the run read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -259,12 +259,12 @@ def _lag(run: Run, policy: str, n: int, version: int) -> str:
     return f"{n - known.step} (version {version})" if known is not None else f"unknown (version {version})"
 
 
-def _span(low: list[int], high: list[int]) -> str:
+def _span(low: Sequence[int], high: Sequence[int]) -> str:
     first, last = min(low), max(high)
     return f"version {first}" if first == last else f"versions {first} to {last}"
 
 
-def _rewards(rewards: list[float]) -> str:
+def _rewards(rewards: Sequence[float]) -> str:
     mean = sum(rewards) / len(rewards)
     return f"{min(rewards):g} to {max(rewards):g}, mean {mean:.3g}"
 

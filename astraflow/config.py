@@ -6,6 +6,7 @@ the Prefect flows, so each field's description is what the launch form shows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -432,6 +433,15 @@ class RunConfig(Section):
                 f"policies.{policy}.trainer.{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
             )
             raise ValueError(fields) from error
+
+    def with_ranks(self, ranks: Mapping[str, int]) -> RunConfig:
+        """The same run with so many processes for the trainers of these policies; nothing else may be said again."""
+        changed = {
+            name: policy.model_copy(update={"trainer": {**(policy.trainer or {}), "ranks": ranks[name]}})
+            for name, policy in self.policies.items()
+            if ranks.get(name, self.trainer_of(name).ranks) != self.trainer_of(name).ranks
+        }
+        return RunConfig.model_validate({**self.model_dump(), "policies": {**self.policies, **changed}})
 
     def policies_of(self, pool: str) -> list[str]:
         """Policies a pool serves, in name order."""

@@ -1,7 +1,7 @@
 """Playing an item of an evaluation: as a group of training is played, and then scored instead of committed.
 
 Nothing of it is trained on and no trajectory is kept; what the manager is told is one score a play, and which versions
-played. The score of a play is the reward of the last conversation of the evaluation's role.
+played. The score of a play is the reward, or a named part of it, of the last conversation of the evaluation's role.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class Exam:
     playing: Playing
     problems: Sequence[ScoredProblem]
     role: str
+    part: str = ""
 
 
 def make_exam(playing: Playing, evaluation: cfg.Evaluation, problems: Sequence[ScoredProblem]) -> Exam:
     """The run's workflow and voices, with the evaluation's problems, plays and temperature."""
     voices = {role: _voice(voice, evaluation.temperature) for role, voice in playing.voices.items()}
     its_own = dataclasses.replace(playing, voices=voices, group_size=evaluation.repeats)
-    return Exam(its_own, problems, evaluation.role or playing.workflow.roles[0])
+    return Exam(its_own, problems, evaluation.role or playing.workflow.roles[0], evaluation.part)
 
 
 def _voice(voice: Voice, temperature: float | None) -> Voice:
@@ -57,23 +58,24 @@ async def play_item(lease: Lease, exam: Exam) -> Evaluated:
         evaluation=lease.evaluation,
         item=lease.item,
         attempt=lease.attempt,
-        scores=[_score(played, episode, exam.role) for episode in played.episodes],
+        scores=[_score(played, episode, exam) for episode in played.episodes],
         low=low,
         high=high,
         response_tokens=sum(len(row.response_ids) for row in rows),
     )
 
 
-def _score(played: PlayedGroup, episode: Sequence[Trajectory], role: str) -> float:
-    said = [row for row in episode if row.role == role]
+def _score(played: PlayedGroup, episode: Sequence[Trajectory], exam: Exam) -> float:
+    said = [row for row in episode if row.role == exam.role]
     if not said:
         raise EpisodeError(
-            f"role {role!r} did not speak, so there is nothing to score",
+            f"role {exam.role!r} did not speak, so there is nothing to score",
             where=f"problem {played.problem_id}",
             remedy="Name the role whose answer counts in evaluations.….role",
             kind="role",
         )
-    return max(said, key=lambda row: row.slot).reward
+    last = max(said, key=lambda row: row.slot)
+    return last.reward_parts.get(exam.part, 0.0) if exam.part else last.reward
 
 
 def not_played(lease: Lease, kind: str, message: str = "") -> Failed | EvalFailed:

@@ -44,8 +44,8 @@ async def solve_and_select(
     chosen = read_choice(choice.text, one, two)
     choice.reward = selector_reward(chosen, right[0], right[1])
     choice.meta["chosen"] = "unreadable" if chosen is None else str(chosen)
-    if chosen is not None:
-        choice.reward_parts["final"] = float(right[chosen])  # what the two together answered
+    # What the two together answered: nothing, if the choice cannot be read.
+    choice.reward_parts["final"] = 0.0 if chosen is None else float(right[chosen])
 
 
 def selector_reward(chosen: int | None, first: bool, second: bool) -> float:

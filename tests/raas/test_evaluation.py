@@ -27,12 +27,12 @@ pytestmark = pytest.mark.anyio
 __all__ = ["tiny"]
 
 
-def bench_with(folder: Path, **evaluation: Any) -> Bench:
+def bench_with(folder: Path, workflow: str = "solve", **evaluation: Any) -> Bench:
     """A run with a held-out set of its own problems, in another order."""
     held = {"problems": {"source": "addition", "options": {"count": 7}}, "repeats": 3, **evaluation}
     problems = load_problems(Bench(folder).config.problems.model_copy(update={"options": {"count": 7}}), 9)
     held |= {"data_hash": data_hash(problems), "problem_count": 7}
-    bench = Bench(folder, evaluations={"held": held})
+    bench = Bench(folder, evaluations={"held": held}, workflow={"name": workflow})
     write_table(bench.truth, bench.keys.problems(held["data_hash"]), problems_table(problems))
     bench.held = problems  # type: ignore[attr-defined]
     return bench
@@ -57,6 +57,16 @@ async def test_items_are_scored_beside_groups(tiny: Path) -> None:
     assert wrong.scores == [0.0] * 3
     assert right.low == right.high == {"solver": 0} and right.response_tokens == 12
     assert {group for fact in bench.facts(Committed) for group in fact.groups} == {0, 1}
+
+
+async def test_a_part_of_the_reward_is_scored_where_it_is_named(tiny: Path) -> None:
+    bench = bench_with(tiny, "multi_turn", part="score")
+    missing = bench_with(tiny, "multi_turn", part="brevity")
+    for made, expected in ((bench, [1.0] * 3), (missing, [0.0] * 3)):
+        async with made.pool(ScriptedEngine(always(made.held[2].answer))):  # type: ignore[attr-defined]
+            made.decide(leased(0))
+            await made.until(lambda made=made: made.facts(Evaluated))
+        assert made.facts(Evaluated)[0].scores == expected
 
 
 async def test_what_cannot_be_played_is_handed_back(tiny: Path) -> None:

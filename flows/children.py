@@ -29,7 +29,7 @@ class ChildSpec:
     name: str  # policy, pool or region; empty for the manager
     flow: str
     deployments: tuple[str, ...]  # preferred first
-    parameters: dict[str, str]
+    parameters: Mapping[str, str | int]
     tags: tuple[str, ...]
     need: Need = Need.THROUGHOUT
     copy: int = 1  # of a pool: the how-manieth of its section
@@ -63,14 +63,14 @@ def children_of(config: RunConfig, counts: Mapping[str, int] | None = None) -> l
 
     A region has a pool of each of its sections, or as many as ``counts`` says: its sections in turn, and over again.
     """
-    common = {"run": config.name, "store": config.store}
+    common: dict[str, str | int] = {"run": config.name, "store": config.store}
     specs = [ChildSpec("manager", "", "dataflow_manager", (LOCAL,), common, ())]
     for name, policy in sorted(config.policies.items()):
         if policy.model == REMOTE:
             continue  # it has no weights
         # The trainer of a frozen policy publishes its version 0, and that is all.
         need = Need.ONCE if policy.frozen else Need.THROUGHOUT
-        parameters = {**common, "policy": name}
+        parameters: dict[str, str | int] = {**common, "policy": name, "ranks": config.trainer_of(name).ranks}
         hardware = None if policy.frozen else config.trainer_of(name).hardware
         where = (hardware, LOCAL) if hardware else (LOCAL,)
         specs.append(ChildSpec("trainer", name, "trainer", where, parameters, (f"policy:{name}",), need))
@@ -87,7 +87,7 @@ def children_of(config: RunConfig, counts: Mapping[str, int] | None = None) -> l
 def _pool(config: RunConfig, name: str, copy: int) -> ChildSpec:
     region = config.pools[name].region
     tags = (f"region:{region}", *(f"policy:{policy}" for policy in config.policies_of(name)))
-    parameters = {"run": config.name, "store": config.store, "pool": name}
+    parameters: dict[str, str | int] = {"run": config.name, "store": config.store, "pool": name}
     where = _deployments(region, config.pools[name].hardware)
     return ChildSpec("pool", name, "raas_pool", where, parameters, tags, Need.SPARE, copy=copy, region=region)
 

@@ -41,7 +41,9 @@ LEAVE_TIMEOUT_S = 30.0  # from Stopped until the children are cancelled
 )
 def experiment(
     config: RunConfig,
-    resume: bool = Field(default=False, description="Go on with a run of this name; its frozen config counts."),
+    resume: bool = Field(
+        default=False, description="Go on with a run of this name: as it was frozen, with the ranks given here."
+    ),
 ) -> dict[str, Any]:
     """Run the experiment to its end and return its figures; ``resume`` goes on with a run that exists.
 

@@ -8,15 +8,19 @@ from flows.lifecycle import begin_life, enter_run
 
 
 @flow(name="trainer", description="Trains one policy: batch, optimizer step, publish.", retries=0)
-def trainer(run: str, store: str, policy: str) -> None:
-    """Train ``policy`` of ``run`` until its steps are done; continues where an earlier life ended."""
+def trainer(run: str, store: str, policy: str, ranks: int = 0) -> None:
+    """Train ``policy`` of ``run`` until its steps are done; continues where an earlier life ended.
+
+    ``ranks`` processes share the model, however many an earlier life had; 0: as many as the config says.
+    """
     participant = begin_life("trainer", policy)
     opened, config = enter_run(run, store)
     settings = config.trainer_of(policy)
-    if settings.ranks > 1 and not config.policies[policy].frozen:
+    ranks = ranks or settings.ranks
+    if ranks > 1 and not config.policies[policy].frozen:
         from astraflow.trainer.torchrun import run_ranks
 
-        run_ranks(run, store, policy, participant=participant, ranks=settings.ranks, threads=settings.threads)
+        run_ranks(run, store, policy, participant=participant, ranks=ranks, threads=settings.threads)
         return
     from astraflow.trainer.loop import run_trainer
 

@@ -86,6 +86,9 @@ def run(  # noqa: PLR0917  # typer takes options as arguments
     resume: Annotated[
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that is in the store.")
     ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="With --resume: so many processes for each trainer from here on.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the experiment is launched.")] = False,
     store: Store = None,
     as_json: Json = False,
@@ -100,7 +103,14 @@ def run(  # noqa: PLR0917  # typer takes options as arguments
             remedy="Give either a recipe or --resume RUN",
             kind="usage",
         )
-    config = run_command.resolve(recipe, overrides or [], resume=resume, store=store)
+    if ranks and not resume:
+        raise ConfigError(
+            "--ranks goes with --resume",
+            where="command line",
+            remedy="Of a new run: astraflow run RECIPE trainer.ranks=2",
+            kind="usage",
+        )
+    config = run_command.resolve(recipe, overrides or [], resume=resume, store=store, ranks=ranks)
     if dry_run:
         run_command.show_plan(config, as_json=as_json)
         return

@@ -22,11 +22,14 @@ from storage.errors import ConfigError
 from storage.keys import RunKeys
 
 
-def resolve(recipe: str | None, overrides: Sequence[str], *, resume: str | None, store: str | None) -> RunConfig:
-    """The config that is meant: a recipe with overrides, or the frozen one of a run."""
+def resolve(
+    recipe: str | None, overrides: Sequence[str], *, resume: str | None, store: str | None, ranks: int | None = None
+) -> RunConfig:
+    """The config that is meant: a recipe with overrides, or the frozen one of a run, its trainers with ``ranks``."""
     if resume:
         opened = open_named(store)
-        return load_run_config(opened, resume).model_copy(update={"store": opened.url})
+        frozen = load_run_config(opened, resume).model_copy(update={"store": opened.url})
+        return frozen if ranks is None else frozen.with_ranks(dict.fromkeys(frozen.policies, ranks))
     if recipe is None:
         raise ConfigError(
             "run needs a recipe", where="command line", remedy="For example: astraflow run tiny-add", kind="usage"

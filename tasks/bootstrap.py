@@ -18,18 +18,19 @@ def begin_run(config: RunConfig, *, resume: bool) -> RunConfig:
     """Create the run of ``config``; with ``resume``, or in a later life of this flow run, load it instead.
 
     The store is always the one that ``config`` names: a store that was moved or copied keeps the old one's address.
+    So are the ranks of the trainers: how many processes share a model is of the machines, not of the experiment.
     """
     from astraflow.bootstrap import create_run  # noqa: PLC0415  # brings the workflow's imports: only needed here
 
     config = with_store_urls(config)  # a form may name a folder; children run elsewhere
     store = open_store(config.store)
     if resume:
-        return _load(store, config.name)
+        return _load(store, config)
     try:
         return create_run(store, config)
     except ConfigError as error:
         if error.kind == "run_exists" and is_later_life():
-            return _load(store, config.name)
+            return _load(store, config)
         raise
 
 
@@ -38,5 +39,6 @@ def is_later_life() -> bool:
     return int(flow_run.run_count or 1) > 1
 
 
-def _load(store: ObjectStore, run: str) -> RunConfig:
-    return load_run_config(store, run).model_copy(update={"store": store.url})
+def _load(store: ObjectStore, config: RunConfig) -> RunConfig:
+    frozen = load_run_config(store, config.name).model_copy(update={"store": store.url})
+    return frozen.with_ranks({policy: config.trainer_of(policy).ranks for policy in config.policies})

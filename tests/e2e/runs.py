@@ -108,9 +108,9 @@ class RunUnderTest:
         self._thread.start()
         return self
 
-    def resume(self) -> None:
+    def resume(self, *options: str) -> None:
         """``astraflow run --resume NAME``, followed in the background."""
-        self._command("run", "--resume", self.name, "--store", self.store_url, "--json")
+        self._command("run", "--resume", self.name, "--store", self.store_url, "--json", *options)
 
     def wait_for_steps(self, more: int = 1) -> None:
         """Let the run go on until so many more steps are done, then hold it up again."""

@@ -94,7 +94,7 @@ def test_the_same_life_is_the_same_flow_run(config: RunConfig) -> None:
     found = flow_run(second.id)
     assert found.name == f"{config.name}/trainer/solver life 2"
     assert {f"run:{config.name}", "policy:solver", "child:trainer-solver", "life:2"} <= set(found.tags)
-    assert found.parameters == {"run": config.name, "store": config.store, "policy": "solver"}
+    assert found.parameters == {"run": config.name, "store": config.store, "policy": "solver", "ranks": 1}
 
 
 def test_a_region_without_a_deployment_of_its_own_uses_the_local_one(config: RunConfig) -> None:
@@ -344,6 +344,20 @@ def test_a_run_goes_on_in_the_store_where_it_was_found(config: RunConfig, tmp_pa
     moved = config.model_copy(update={"store": str(tmp_path / "moved")})
     assert begins(moved).store == (tmp_path / "moved").as_uri()
     assert begins(config).store == config.store
+
+
+def test_a_run_may_go_on_with_other_ranks_and_nothing_else(config: RunConfig) -> None:
+    @flow
+    def begins(config: RunConfig) -> RunConfig:
+        return begin_run(config, resume=True)
+
+    create_run(open_store(config.store), config)
+    asked = {**config.model_dump(), "trainer": {**config.trainer.model_dump(), "ranks": 3, "lr": 0.5}}
+    begun = begins(RunConfig.model_validate(asked))
+    assert begun.trainer_of("solver") == config.trainer_of("solver").model_copy(update={"ranks": 3})
+    assert begun.problems == config.problems
+    (trainer,) = [spec for spec in children_of(begun) if spec.role == "trainer"]
+    assert trainer.parameters["ranks"] == 3
 
 
 def test_a_form_may_name_folders(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

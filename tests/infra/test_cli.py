@@ -79,6 +79,7 @@ def astraflow(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         (["run", "smal.toml"], 2, "Recipes beside it: small.toml"),
         (["run"], 2, "run needs a recipe"),
         (["run", "small.toml", "--resume", "small"], 2, "takes no recipe"),
+        (["run", "small.toml", "--ranks", "2"], 2, "goes with --resume"),
         (["run", "--resume", "small"], 2, "there is no store"),
         (["run", "small.toml", "--dry-run", "policies.solver.model=/nowhere"], 2, "no model folder"),
         (["run", "small.toml"], 4, "astraflow up"),

@@ -38,3 +38,15 @@ def test_a_teacher_is_looked_for_beside_the_recipe(tmp_path):
     config = load_recipe(tmp_path / "x.toml", [f"store={tmp_path}"])
     assert config.trainer.teacher == str(tmp_path / "teacher")
     check_config(config)
+
+
+def test_only_the_ranks_of_trainers_may_be_said_again(tmp_path):
+    """How many processes share a model is of the machines; everything else of a run is frozen."""
+    (tmp_path / "x.toml").write_text(RECIPE + 'policies.judge = { model = "tiny-qwen3", trainer = { lr = 0.5 } }\n')
+    config = load_recipe(tmp_path / "x.toml", [f"store={tmp_path}", "trainer.ranks=2"])
+    other = config.with_ranks({"solver": 1, "judge": 2, "unknown": 9})
+    assert (other.trainer_of("solver").ranks, other.trainer_of("judge").ranks) == (1, 2)
+    assert other.policies["judge"] == config.policies["judge"]
+    back = other.with_ranks({"solver": 2})
+    assert [back.trainer_of(name) for name in back.policies] == [config.trainer_of(name) for name in config.policies]
+    assert config.with_ranks({}) == config

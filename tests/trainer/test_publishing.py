@@ -9,8 +9,8 @@ import pytest
 import storage.commit_points as commit_points
 from astraflow.records import Consumed
 from astraflow.trainer.checkpoints import Checkpoints
+from astraflow.trainer.office import NewVersion
 from astraflow.trainer.publishing import Publishing
-from astraflow.weights.publisher import Publisher
 from tests.trainer.test_loop import head, of
 from tests.trainer.test_resume import STEPS, Killed, check_equal, live, manifests, recorded
 
@@ -42,15 +42,15 @@ def passed(monkeypatch):
 
 
 def slow_publish(monkeypatch, before):
-    """Call ``before(step)`` in the place and at the time of each publish but a life's first."""
-    original = Publisher.publish
+    """Call ``before(step)`` in the thread that publishes, before it does anything; not for a life's first version."""
+    original = NewVersion.publish
 
-    def publish(self, weights, *, step, **named):
+    def publish(self, life):
         if threading.current_thread() is not threading.main_thread():
-            before(step)
-        return original(self, weights, step=step, **named)
+            before(self.step)
+        return original(self, life)
 
-    monkeypatch.setattr(Publisher, "publish", publish)
+    monkeypatch.setattr(NewVersion, "publish", publish)
 
 
 def test_what_was_begun_is_out_before_the_next_begins():

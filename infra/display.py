@@ -66,7 +66,8 @@ def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
             people.add_row(*_texts((status.participant, status.state, rate, status.waiting or "–")))
     head = Text.assemble((figures.run, "bold cyan"), f"  {state}  {time.strftime('%H:%M:%S')}")
     rounds = evaluations(run, newest=ROUNDS)
-    return Group(head, table, curves, people, *([Text(), plain(list(rounds[0]), rounds)] if rounds else []))
+    shown_rounds: list[RenderableType] = [Text(), plain(list(rounds[0]), rounds)] if rounds else []
+    return Group(head, table, curves, people, *shown_rounds)
 
 
 def participants(view: RunFollower) -> Table:

@@ -61,13 +61,13 @@ class LoadReports:
         from astraflow.pages.loads import load_table  # noqa: PLC0415  # brings pyarrow and duckdb: only needed here
         from astraflow.query.loads import load_reports  # noqa: PLC0415  # as above
 
-        for report in load_reports(self._run.fold, since=self._shown):
+        for report in load_reports(self._run, since=self._shown):
             self._newest.appendleft(report)
             self._shown = report.decision
         if self._newest:
             self.table.write(json.dumps(load_table(self._newest)))
         with suppress(ServiceError):
-            self._tell(list(load_reports(self._run.fold, since=self._told)))
+            self._tell(list(load_reports(self._run, since=self._told)))
 
     def _tell(self, reports: Sequence[LoadReport]) -> None:
         """Send the events that the server does not have; only then do they count as told."""

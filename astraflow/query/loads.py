@@ -12,7 +12,7 @@ from typing import Any
 
 from astraflow import records as r
 from astraflow.elastic import Zones
-from astraflow.query.fold import RunFold
+from astraflow.query.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class LoadReport:
     step: int
     figures: dict[str, float]
     pools: dict[str, dict[str, float]]
+    zones: Zones
 
     @property
     def lags(self) -> dict[int, int]:
@@ -40,10 +41,10 @@ class LoadReport:
     @property
     def load(self) -> str:
         """``starved``: the trainer waits; ``ample``: it hardly does; ``steady`` between; ``unknown`` without times."""
-        wait, zones = self.figures.get("wait_ratio"), Zones()
+        wait = self.figures.get("wait_ratio")
         if wait is None:
             return "unknown"
-        return "starved" if wait > zones.high else "ample" if wait < zones.low else "steady"
+        return "starved" if wait > self.zones.high else "ample" if wait < self.zones.low else "steady"
 
     def payload(self) -> dict[str, Any]:
         """The report as plain values, for whoever is told of it elsewhere."""
@@ -57,6 +58,7 @@ class LoadReport:
             "wait_ratio": self.figures.get("wait_ratio"),
             **{name: int(self.figures.get(name, 0)) for name in counts},
             "room": self.room,
+            "pools_advised": self.figures.get("pools_advised"),
             "lag_mean": self.figures.get("lag_mean"),
             "lag_max": self.figures.get("lag_max"),
             "lags": {str(lag): count for lag, count in self.lags.items()},
@@ -65,10 +67,11 @@ class LoadReport:
         }
 
 
-def load_reports(fold: RunFold, *, since: int = -1) -> Iterator[LoadReport]:
+def load_reports(run: Run, *, since: int = -1) -> Iterator[LoadReport]:
     """The reports behind decision ``since``, in the order of the decisions."""
-    for seq, record in islice(fold.decisions, since + 1, None):  # decisions are numbered from 0, without gaps
+    zones = Zones(low=run.config.scale.low, high=run.config.scale.high)
+    for seq, record in islice(run.fold.decisions, since + 1, None):  # decisions are numbered from 0, without gaps
         for said in record.decisions:
             if isinstance(said, r.LoadReported):
                 name = f"{seq}/{record.id}/{said.policy}"
-                yield LoadReport(name, seq, said.policy, said.step, said.figures, said.pools)
+                yield LoadReport(name, seq, said.policy, said.step, said.figures, said.pools, zones)

@@ -74,7 +74,7 @@ class Reported:
         return open_run(f"{self.config.store}/{self.config.name}")
 
     def ids(self) -> list[uuid.UUID]:
-        return [event_id(report) for report in load_reports(self.opened().fold)]
+        return [event_id(report) for report in load_reports(self.opened())]
 
     @property
     def resource(self) -> str:

@@ -2,12 +2,12 @@
 
     python tests/benchmarks/ablation.py [--seeds 0 1 2] [--steps 150] [--partial F.json] [--picture F.svg] [--json]
 
-Real runs (manager, pool and trainer as processes, no Prefect) from one warmed-up model a seed. Variants: ``vanilla``;
-``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share of each batch from
-parts that were trained already; ``greso`` also leaves out problems that gave no signal lately. All but the first
-sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that sampling at
-temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes of groups
-that were admitted until the version's step was trained.
+Real runs (manager, pool and trainer as threads over a store in memory, no Prefect) from one warmed-up model a seed.
+Variants: ``vanilla``; ``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share
+of each batch from parts that were trained already; ``greso`` also leaves out problems that gave no signal lately. All
+but the first sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that
+sampling at temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes
+of groups that were admitted until the version's step was trained.
 
 The pool has places for one batch, so rollouts are what the trainer waits for, as they are where data algorithms
 matter: parts are young when they are batched, and staleness (at most 8 steps, as in the paper) leaves some to replay.
@@ -17,17 +17,18 @@ With ``--partial`` whatever is finished is kept, warmed-up models too, and the s
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import queue
 import shutil
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-from run_processes import start_run
 
 from astraflow import records as r
 from astraflow.bootstrap import create_run
@@ -61,6 +62,8 @@ lr_warmup_steps = 10
 betas = [0.9, 0.95]
 checkpoint_every = 10000
 anchor_every = 1000
+[weights]
+merge_every = []
 [pools.local]
 capacity = {capacity}
 max_batch = 1024
@@ -83,11 +86,10 @@ def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any
     defaults = {"warmup": "", "flow": "", "groups": 32, "capacity": 32, "lr": 3e-4}
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(**{**defaults, **fields, "model": json.dumps(str(fields["model"]))}))
-    config = load_recipe(recipe, default_store=str(folder / "store"))
+    config = load_recipe(recipe, default_store=f"memory://{folder.name}")
     store = open_store(config.store)
     config = create_run(store, config)
-    with start_run(config.store, config.name, folder):
-        pass
+    take_part(store, config)
     keys = RunKeys(config.name)
     if keep is not None:
         from astraflow.weights.export import export_policy
@@ -95,6 +97,35 @@ def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any
         export_policy(store, keys, "solver", keep, version=0)
         return []
     return curve(store, keys, config, every)
+
+
+def take_part(store: ObjectStore, config: RunConfig) -> None:
+    """All participants of the run, to its end. Raises what any of them raises."""
+    from astraflow.dataflow.manager import run_manager
+    from astraflow.raas.pool import run_pool
+    from astraflow.trainer.loop import run_trainer
+
+    lives = [
+        lambda: run_manager(store, config, holder="ablation"),
+        lambda: run_trainer(store, config, "solver"),
+        lambda: asyncio.run(run_pool(store, config, "local")),
+    ]
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for life in lives:
+        threading.Thread(target=live, args=(life, ends), daemon=True).start()
+    for _ in lives:
+        if (error := ends.get()) is not None:
+            raise error
+
+
+def live(life: Callable[[], None], ends: queue.SimpleQueue[BaseException | None]) -> None:
+    """One participant's life, and how it ended."""
+    try:
+        life()
+    except BaseException as error:  # noqa: BLE001  # raised where the run is waited for
+        ends.put(error)
+    else:
+        ends.put(None)
 
 
 def curve(store: ObjectStore, keys: RunKeys, config: RunConfig, every: int) -> Curve:

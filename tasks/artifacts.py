@@ -32,15 +32,16 @@ class LiveArtifact:
         self.id: UUID | None = None  # once it was written
         self._last: tuple[Any, str] | None = None
 
-    def write(self, data: Any, description: str = "") -> None:
-        """Show ``data``; the same again costs nothing."""
+    def write(self, data: Any, description: str = "") -> bool:
+        """Show ``data``; the same again costs nothing. False if the server is away."""
         if (data, description) == self._last:
-            return
+            return True
         with contextlib.suppress(ServiceError), reaching_prefect("an artifact"), get_client(sync_client=True) as client:
             if self.id is None or not self._update(client, self.id, data, description):
                 said = description or self._new.description
                 self.id = client.create_artifact(self._new.model_copy(update={"data": data, "description": said})).id
             self._last = (data, description)
+        return self._last == (data, description)
 
     def _update(self, client: SyncPrefectClient, id: UUID, data: Any, description: str) -> bool:
         """Write it in place; False if somebody has deleted it."""

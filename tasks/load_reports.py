@@ -64,8 +64,8 @@ class LoadReports:
         for report in load_reports(self._run, since=self._shown):
             self._newest.appendleft(report)
             self._shown = report.decision
-        if self._newest:
-            self.table.write(json.dumps(load_table(self._newest)))
+        if self._newest and not self.table.write(json.dumps(load_table(self._newest))):
+            return  # each call to a server that hangs would keep the experiment from its children
         with suppress(ServiceError):
             self._tell(list(load_reports(self._run, since=self._told)))
 

@@ -74,7 +74,8 @@ class RunPage:
         from astraflow.pages.page import page, pools  # noqa: PLC0415  # as above
 
         before = self._page.id
-        self._page.write(page(self._run, self._view, state=state, events=events))
+        if not self._page.write(page(self._run, self._view, state=state, events=events)):
+            return  # the server is away: nothing else need wait for it too
         if self._page.id is not None and self._page.id != before:
             self._note(f"the run's live page: {artifact_url(self._page.id)}")
         self._pools.write(json.dumps(pools(self._run, self._view)))

@@ -2,12 +2,13 @@
 
     python tests/benchmarks/ablation.py [--seeds 0 1 2] [--steps 150] [--partial F.json] [--picture F.svg] [--json]
 
-Real runs (manager, pool and trainer as threads over a store in memory, no Prefect) from one warmed-up model a seed.
-Variants: ``vanilla``; ``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share
-of each batch from parts that were trained already; ``greso`` also leaves out problems that gave no signal lately. All
-but the first sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that
-sampling at temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes
-of groups that were admitted until the version's step was trained.
+Real runs (manager, pool and trainer as threads over a store in memory, no Prefect) from one model a seed, which has
+imitated 4096 sums until it is right in three of ten: rough knowledge that rewards on 512 can sharpen. Variants:
+``vanilla``; ``dynamic`` drops groups whose rewards are all equal; ``replay 0.3`` and ``0.5`` fill that share of each
+batch from parts that were trained already; ``greso`` also leaves out problems that gave no signal lately. All but the
+first sample dynamically. *Accuracy* of a version is exact: the mean probability, over the problems, that sampling at
+temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes of groups
+that were admitted until the version's step was trained.
 
 The pool has places for one batch, so rollouts are what the trainer waits for, as they are where data algorithms
 matter: parts are young when they are batched, and staleness (at most 8 steps, as in the paper) leaves some to replay.
@@ -45,7 +46,7 @@ name = "ablation"
 seed = {seed}
 [problems]
 source = "addition"
-options = {{ digits = 2, count = 512 }}
+options = {{ digits = 2, count = {count} }}
 [policies.solver]
 model = {model}
 sampling = {{ max_tokens = 4 }}
@@ -77,13 +78,13 @@ VARIANTS = {
     "dynamic, replay 0.5": DYNAMIC + REPLAY.format(ratio=0.5),
     "dynamic, greso": DYNAMIC + 'curator.name = "greso"\n',
 }
-GOALS = (0.5, 0.6, 0.7)
+GOALS = (0.4, 0.45, 0.5)
 Curve = list[tuple[int, float]]  # rollouts, accuracy
 
 
 def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any) -> Curve:
     """One run; its curve at every ``every``-th step. ``keep`` gets version 0 as a model folder."""
-    defaults = {"warmup": "", "flow": "", "groups": 32, "capacity": 32, "lr": 3e-4}
+    defaults = {"warmup": "", "flow": "", "count": 512, "groups": 32, "capacity": 32, "lr": 3e-4}
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(**{**defaults, **fields, "model": json.dumps(str(fields["model"]))}))
     config = load_recipe(recipe, default_store=f"memory://{folder.name}")
@@ -290,7 +291,9 @@ def play(kept: Kept, folder: Path, seed: int, variant: str, until: float, size: 
     if not model.exists():
         warm = Path(tempfile.mkdtemp(dir=folder))
         warmup = f"warmup = {{ until_accuracy = {until}, max_steps = 800, batch_size = 128, lr = 1e-3 }}"
-        run(warm, keep=warm / "kept", seed=seed, model="tiny-qwen3", warmup=warmup, **size | {"steps": 1})
+        run(
+            warm, keep=warm / "kept", seed=seed, model="tiny-qwen3", warmup=warmup, **size | {"steps": 1, "count": 4096}
+        )
         kept.models.mkdir(parents=True, exist_ok=True)
         shutil.move(warm / "kept", model)
     own = Path(tempfile.mkdtemp(dir=folder))

@@ -214,14 +214,25 @@ def test_the_flow_runs_of_a_run_link_to_its_load_reports(reported: Reported) -> 
     assert f"/artifacts/artifact/{tables(reported)[0].id}" in str(link.data)
 
 
-def test_while_the_server_is_away_nothing_happens_and_then_everything_is_told(reported: Reported) -> None:
+def test_while_the_server_is_away_nothing_happens_and_then_everything_is_told(
+    reported: Reported, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reported.decide(reported.report(10))
     notes: list[str] = []
     page = RunPage(RunFollower(reported.store, reported.config), notes.append)
-    with temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        page.write({})
-        page.write({})
+    asked: list[str] = []
+    request = SyncPrefectClient.request
+
+    def watched(self: SyncPrefectClient, method: Any, path: Any, **rest: Any) -> httpx.Response:
+        asked.append(path)
+        return request(self, method, path, **rest)
+
+    with temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}), monkeypatch.context() as patch:
+        patch.setattr(SyncPrefectClient, "request", watched)
+        page.write({"trainer-solver": str(uuid.uuid4())})
+        page.write({"trainer-solver": str(uuid.uuid4())})
     assert notes == []
+    assert asked == ["/artifacts/"] * 4, "more than the page and the table waited for a server that is away"
     assert read_events(EventFilter(id=EventIDFilter(id=reported.ids()))) == []
     page.write({})
     assert len(events_of(reported, 1)) == 1

@@ -122,6 +122,9 @@ bench-latency: $(STAMP)  ## lease to start, commit to batch, publish to applied:
 bench-barrier: $(STAMP)  ## multi-policy without barriers against a loop with them, simulated
 	$(BIN)/python tests/benchmarks/barrier.py --json
 
+bench-elastic: $(STAMP)  ## what rules for the number of pools save, simulated: the paper's table
+	$(BIN)/python tests/benchmarks/elastic.py --json
+
 bench-parity: $(STAMP)  ## max_staleness 0 against a plain synchronous loop: equal bits, and time
 	$(BIN)/python tests/benchmarks/sync_parity.py --json
 
@@ -145,4 +148,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_WAIT = 0.95
+FULL = 0.97
+"""From this share of leased capacity on, pools could not play more: what they make says nothing of what is needed."""
+RESERVE_STEPS = 1.5
+"""What must be ready at the next report, in steps of the trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,22 @@ def matched(pools: int, figures: Mapping[str, float], bounds: Bounds, *, margin:
 
     While the gate holds leases back, pools play fewer groups than they could: the share of their capacity that is
     leased (on average since the last report, if it says so) is the share of them that is needed. Once all of it is
-    leased, what the trainer waits says what is missing.
+    leased, what is used up faster than it is made, and what the trainer waits, say what is missing; as long as the
+    stock of ready parts will outlast the next report all the same, nothing is.
     """
     capacity = figures.get("capacity", 0.0)
     leased = figures.get("leased_mean", figures.get("leased", 0.0))
     fill = min(1.0, leased / capacity) if capacity > 0 else 1.0
     wait = min(wait_share(figures), MOST_WAIT)
-    return bounds.clamp(math.ceil(pools * fill / (1 - wait) * (1 + margin) - 1e-9))
+    produced, consumed = figures.get("produced", 0.0), figures.get("consumed", 0.0)
+    need = pools * fill / (1 - wait)
+    if fill >= FULL:
+        a_step = consumed / max(1.0, figures.get("steps", 1.0))
+        left = figures.get("ready", 0.0) - max(0.0, consumed - produced)
+        if a_step > 0 and left >= RESERVE_STEPS * a_step:
+            return bounds.clamp(pools)
+        need *= max(1.0, consumed / produced) if produced > 0 else 1.0
+    return bounds.clamp(math.ceil(need * (1 + margin) - 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

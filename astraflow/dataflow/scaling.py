@@ -7,10 +7,10 @@ the policy that reports: its next report would still tell of the pools from befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from astraflow import records as r
-from astraflow.dataflow.figures import able_pools
+from astraflow.dataflow.figures import able_pools, load_figures, pool_figures
 from astraflow.dataflow.state import RunState
 from astraflow.elastic import Bounds, Place, Zones, matched, spread, three_zone
 
@@ -28,6 +28,19 @@ def advice(state: RunState, policy: str, figures: Mapping[str, float]) -> int | 
     if scale.rule == "three_zone":
         return three_zone(pools, figures, bounds, Zones(scale.low, scale.high, scale.headroom))
     return matched(pools, figures, bounds)
+
+
+def load_report(state: RunState, policy: str) -> Iterator[r.AnyDecision]:
+    """One policy's report, and behind it, once that is folded, the numbers of pools that follow from it."""
+    state.leases.mark(state.now)
+    figures, pools = load_figures(state, policy), pool_figures(state, policy)
+    advised = advice(state, policy, figures)
+    if advised is not None:
+        figures["pools_advised"] = float(advised)
+    yield r.LoadReported(policy=policy, step=state.policies[policy].consumed, figures=figures, pools=pools)
+    scaled = scaled_by_load(state, policy, advised) if advised is not None else None
+    if scaled is not None:
+        yield scaled
 
 
 def scaled_by_load(state: RunState, policy: str, advised: int) -> r.Scaled | None:
@@ -71,6 +84,22 @@ def scaled_by_wish(state: RunState, wish: r.PoolsWanted) -> r.Scaled:
         now = book.counts(state.config)[wish.region]
         return r.Scaled(pools={wish.region: now}, held=others, reason=wish.reason or "left to the load reports")
     return r.Scaled(pools={wish.region: wish.pools}, held=[*others, wish.region], reason=wish.reason or "wanted")
+
+
+def spare_pools(state: RunState) -> list[str]:
+    """Pools that have nothing to play and will get nothing more, because all that is still needed is under way.
+
+    ``scale.least`` of all pools stay, for what may have to be played again.
+    """
+    if state.config.scale.mode != "act" or state.config.evaluations or state.draining or state.leases.waiting:
+        return []
+    for policy, size in state.batch_size.items():
+        queue = state.policies[policy]
+        if not queue.joined or (queue.is_live and size * (state.steps[policy] - queue.consumed) > state.load(policy)):
+            return []
+    able = able_pools(state)
+    idle = [name for name, pool in able.items() if not (pool.held or pool.evals)]
+    return idle[: max(0, len(able) - state.config.scale.least)]
 
 
 def places(state: RunState) -> list[Place]:

@@ -25,10 +25,9 @@ from astraflow.dataflow.batching import (
     unfit_groups,
 )
 from astraflow.dataflow.evaluating import eval_due, eval_leases, eval_report
-from astraflow.dataflow.figures import load_figures, pool_figures
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.parts import Arrival
-from astraflow.dataflow.scaling import advice, scaled_by_load, scaled_by_wish
+from astraflow.dataflow.scaling import load_report, scaled_by_wish, spare_pools
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.validate import refusal
 
@@ -371,15 +370,11 @@ def _report_load(turn: Turn) -> None:
     for policy in state.batch_size:
         queue = state.policies[policy]
         if queue.consumed - queue.window.step >= state.flow.report_every:
-            state.leases.mark(state.now)
-            figures, pools = load_figures(state, policy), pool_figures(state, policy)
-            advised = advice(state, policy, figures)
-            if advised is not None:
-                figures["pools_advised"] = float(advised)
-            turn.decide(r.LoadReported(policy=policy, step=queue.consumed, figures=figures, pools=pools))
-            scaled = scaled_by_load(state, policy, advised) if advised is not None else None
-            if scaled is not None:
-                turn.decide(scaled)
+            for decision in load_report(state, policy):
+                turn.decide(decision)
+    spare = spare_pools(state)
+    if spare:
+        turn.decide(r.DrainRequested(participants=spare, reason="all that is still needed is being played"))
 
 
 def _end_run(turn: Turn) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from astraflow import records as r
-from astraflow.config import Pool, Region, RunConfig, Scale
+from astraflow.config import Pool, Region, RunConfig, Scale, Trainer
 from tests.dataflow.drive import Drive, make_config, of
 
 
@@ -139,3 +139,26 @@ def test_another_manager_comes_to_the_same_numbers() -> None:
     drive.new_epoch()
     assert drive.state.ledger.scaling == before == drive.mirror.ledger.scaling
     assert drive.state.leases.marked_at == 0.0, "the new clock begins again"
+
+
+def test_pools_that_will_get_nothing_more_leave_down_to_the_least() -> None:
+    def let_go(mode: str) -> list[str]:
+        config = elastic(mode=mode).model_copy(update={"trainer": Trainer(steps=2, batch_size=1)})
+        drive = started(config, pools=3)
+        for name in ("pool-0", "pool-1", "pool-2"):
+            if groups := drive.open_groups(name):
+                drive.commit(groups, name=name)
+        drive.step()
+        return [name for decision in of(drive.log, r.DrainRequested) for name in decision.participants]
+
+    drained = let_go("act")
+    assert len(set(drained)) == len(drained) == 2, "one stays, for what may have to be played again"
+    assert let_go("advise") == []
+
+
+def test_a_pool_that_still_plays_is_not_spare() -> None:
+    config = elastic().model_copy(update={"trainer": Trainer(steps=2, batch_size=1)})
+    drive = started(config, pools=2)
+    (first, *_) = [name for name in ("pool-0", "pool-1") if drive.open_groups(name)]
+    drained = [name for d in of(drive.log, r.DrainRequested) for name in d.participants]
+    assert first not in drained

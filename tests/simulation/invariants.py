@@ -46,10 +46,13 @@ class Books:
     item_holders: dict[int, str] = field(default_factory=dict)  # of leased ones
     scored: dict[str, set[int]] = field(default_factory=dict)  # problems of open rounds
     round_items: dict[str, set[int]] = field(default_factory=dict)  # leased in open rounds, and not given up
+    wished: list[r.PoolsWanted] = field(default_factory=list)  # numbers of pools, not yet answered
+    pools_wanted: dict[str, int] = field(default_factory=dict)  # by region
+    pools_held: list[str] = field(default_factory=list)
     counts: Counter = field(default_factory=Counter)
 
 
-def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True) -> Counter:
+def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True, has_data: bool = True) -> Counter:
     """Assert all invariants over the run's logs; returns how often each thing happened."""
     keys = RunKeys(config.name)
     books = Books(config)
@@ -72,7 +75,8 @@ def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True) -> 
             _take_decision(books, decision)
         _check_books(books)
     _check_manifests(store, keys, books)
-    _check_paths(store, keys, books, records)
+    if has_data:
+        _check_paths(store, keys, books, records)
     if any(isinstance(d, r.Stopped) for record in records for d in record.decisions):
         _check_end(books)
         _check_progress(books, records)
@@ -137,6 +141,8 @@ def _take_facts(books: Books, name: str, record: r.FactRecord) -> None:
                     books.applied[name, fact.policy] = fact.step
             case r.TrainerJoined():
                 books.live.add(fact.policy)
+            case r.PoolsWanted():
+                books.wished.append(fact)
             case r.Ended():
                 books.live.discard(fact.policy)
             case r.Committed():
@@ -202,6 +208,26 @@ def _take_decision(books: Books, decision: r.AnyDecision) -> None:
             _take_batch(books, decision)
         case r.EvalStarted() | r.EvalLeased() | r.EvalExpired() | r.EvalReported():
             _take_evaluation(books, decision)
+        case r.Scaled():
+            _take_scaled(books, decision)
+
+
+def _take_scaled(books: Books, scaled: r.Scaled) -> None:
+    """By reports only within bounds, where reports may act, and never where a person's word holds."""
+    scale, wished = books.config.scale, books.wished.pop(0) if books.wished else None
+    if wished is not None:
+        is_held = wished.pools >= 0
+        assert (wished.region in scaled.held) == is_held, "a wish was not taken at its word"
+        assert not is_held or scaled.pools == {wished.region: wished.pools}, "another number than was wished"
+        books.counts["scaled_by_wish"] += 1
+    else:
+        assert scale.mode == "act", "load reports moved pools that they must not move"
+        assert not set(scaled.pools) & set(books.pools_held), "load reports moved what a person holds"
+        assert all(0 <= pools <= scale.most for pools in scaled.pools.values())
+        assert sum((books.pools_wanted | scaled.pools).values()) >= scale.least
+        books.counts["scaled_by_load"] += 1
+    books.pools_wanted |= scaled.pools
+    books.pools_held = scaled.held
 
 
 def _take_evaluation(books: Books, decision: r.EvalStarted | r.EvalLeased | r.EvalExpired | r.EvalReported) -> None:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from astraflow import records as r
-from astraflow.config import Component, Dataflow, Evaluation, Policy, Pool, Problems, RunConfig, Trainer
+from astraflow.config import Component, Dataflow, Evaluation, Policy, Pool, Problems, RunConfig, Scale, Trainer
 from astraflow.dataflow.figures import wait_reasons
 from astraflow.dataflow.manager import Manager
+from astraflow.scale_view import ScaleView
 from storage.errors import Fenced, StoreError
 from storage.keys import RunKeys
 from storage.memory import FaultPlan, MemoryStore
@@ -112,6 +113,7 @@ def draw_config(seed: int) -> RunConfig:
         problem_count=rng.choice([3, 7, 50]),
         data_hash="abc",
         pools={"local": Pool()},
+        scale=draw_scale(random.Random(seed * 104729 + 2)),
         trainer=Trainer(steps=rng.choice([3, 4, 6]), batch_size=rng.choice([1, 2, 4]), batch_timeout_s=60),
         dataflow=Dataflow(
             group_size=rng.choice([2, 3] if is_dynamic else [1, 2, 3]),
@@ -133,6 +135,13 @@ def draw_config(seed: int) -> RunConfig:
     )
 
 
+def draw_scale(rng: random.Random) -> Scale:
+    """As the config says, or by load reports; with little patience, so that a short run meets it."""
+    mode = rng.choice(["off", "off", "advise", "act", "act"])
+    rule = rng.choice(["matched", "three_zone"])
+    return Scale(mode=mode, rule=rule, cool_down=rng.choice([0, 2]), most=rng.choice([2, 4]))  # type: ignore[arg-type]
+
+
 @dataclass
 class World:
     """One seed's run."""
@@ -152,6 +161,8 @@ class World:
         self._order = itertools.count()
         self._names = itertools.count()
         self.managers: list[Manager] = []
+        self.living: list[VirtualPool] = []
+        self.leaving: set[str] = set()  # pools that were too many
         self.clean = self.base.client()
         for policy, settings in self.config.policies.items():
             if settings.frozen:
@@ -162,6 +173,10 @@ class World:
             self._spawn_pool()
         self._spawn_manager()
         self.at(10.0, self._resume)
+        self.scaling = ScaleView(self.clean, self.config)
+        self.at(1.0, self._scale)
+        if self.rng.random() < 0.3:
+            self.at(self.rng.uniform(2, 20), self._want_pools)
         self.stop_at = self.rng.uniform(5, 40) if self.rng.random() < 0.15 else None
 
     # --- time -----------------------------------------------------------------------------------
@@ -250,9 +265,11 @@ class World:
         if self.deaths["pool"] > 6:
             fate = "lives"
         die_at = self.now + self.rng.uniform(1, 25)
+        self.living.append(pool)
 
         def act() -> float | None:
             if self.now >= die_at and fate == "dies":
+                self.living.remove(pool)
                 self.deaths["pool"] += 1
                 if self.rng.random() < 0.5:
                     self._wish(r.Wanted(what="lost", target=pool.name))
@@ -262,7 +279,10 @@ class World:
             pool.is_told_to_go = pool.is_told_to_go or (fate == "drains" and self.now >= die_at)
             pool.tick(self.now)
             if pool.is_over or (pool.name in self._quarantined()):
-                if not self._is_draining():
+                self.living.remove(pool)
+                if pool.name in self.leaving:
+                    self.deaths["let_go"] += 1
+                elif not self._is_draining():
                     self.deaths["pool"] += 1
                     self._spawn_pool()
                 return None
@@ -296,12 +316,31 @@ class World:
 
         self.at(self.rng.uniform(0, 3), act)
 
-    def _wish(self, wish: r.Wanted) -> None:
+    def _wish(self, wish: r.Wanted | r.PoolsWanted) -> None:
         """An operator says something, and leaves."""
         name = f"operator-{next(self._names):04d}"
         record = r.FactRecord(id=f"{self.rng.getrandbits(64):x}", participant=name, facts=[wish, r.Left()])
         self.clean.put(self.keys.outbox(name, 0), r.encode(record))
         self.clean.put(self.keys.status(name), r.encode(r.Status(participant=name, role="operator", state="x")))
+
+    def _scale(self) -> float:
+        """The supervisor: as many pools as the decisions say, from the first of them on."""
+        self.scaling.poll()
+        if self.scaling.book.changes and not self._is_draining():
+            staying = [pool for pool in self.living if pool.name not in self.leaving]
+            wanted = self.scaling.counts()["local"]
+            for _ in range(wanted - len(staying)):
+                self._spawn_pool()
+            for pool in staying[wanted:]:
+                self.leaving.add(pool.name)
+                self._wish(r.Wanted(what="drain", target=pool.name))
+        return 1.0
+
+    def _want_pools(self) -> float | None:
+        """A person says a number, and later leaves it to the reports again."""
+        is_said = bool(self.scaling.book.held)
+        self._wish(r.PoolsWanted(region="local", pools=-1 if is_said else self.rng.choice([1, 2, 3])))
+        return None if is_said else 10.0
 
     def _resume(self) -> float:
         """Somebody looks every now and then, and lets a paused policy go on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,22 @@ def id_lists(lists: Iterable[list[int]]) -> pa.Array[Any]:
         arrays.append(arrays[-1] if ids == last else np.array(ids, dtype=np.int32))
         lengths.append(len(ids))
         last = ids
-    values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
+    return _list_column(np.concatenate(arrays) if arrays else np.zeros(0, np.int32), lengths)
+
+
+def number_lists(lists: Sequence[Sequence[float]], kind: type[np.generic]) -> pa.Array[Any]:
+    """Lists of numbers as an Arrow column: one conversion for all of them."""
+    lengths = [len(values) for values in lists]
+    return _list_column(np.fromiter(chain.from_iterable(lists), kind, sum(lengths)), lengths)
+
+
+def flag_lists(lists: Sequence[Sequence[bool]]) -> pa.Array[Any]:
+    """Lists of booleans as an Arrow column."""
+    flags = np.frombuffer(b"".join(map(bytes, lists)), np.bool_)
+    return _list_column(flags, [len(values) for values in lists])
+
+
+def _list_column(values: npt.NDArray[Any], lengths: Sequence[int]) -> pa.Array[Any]:
     offsets: Any = pa.array(np.cumsum([0, *lengths], dtype=np.int32))
     flat: Any = pa.array(values)
     column: pa.Array[Any] = pa.ListArray.from_arrays(offsets, flat)

@@ -72,9 +72,10 @@ def read_table(
 ) -> pa.Table:
     """Read a table, or only these ``columns`` of it, after checking the object against ``hash``.
 
-    ``optional`` columns are read with ``columns`` where the object has them; others are not decoded. Raises
-    ``DataError``: ``digest`` if the bytes are not those that were committed, ``undecodable`` if they are no Parquet or
-    lack a column.
+    ``optional`` columns are read with ``columns`` where the object has them; others are not decoded. The calling thread
+    decodes, alone: objects are small, and a process that ends right after Arrow's own threads have read may be aborted
+    by them (apache/arrow 34314). Raises ``DataError``: ``digest`` if the bytes are not those that were committed,
+    ``undecodable`` if they are no Parquet or lack a column.
     """
     data = store.get(key)
     if hash is not None and hash_bytes(data) != hash:
@@ -87,12 +88,12 @@ def read_table(
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         if columns is None:
-            return file.read()
+            return file.read(use_threads=False)
         there = set(file.schema_arrow.names)
         if missing := [name for name in columns if name not in there]:
             raise KeyError(f"it lacks {', '.join(missing)}")
         wanted = [*columns, *(name for name in optional if name in there)]
-        return file.read(columns=wanted).select(wanted)
+        return file.read(columns=wanted, use_threads=False).select(wanted)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(
             f"not a readable Parquet table: {error}",

@@ -49,6 +49,10 @@ _LONGEST_DRAIN_S = 18.0  # when stopped from outside: the process is killed some
 _FIGURES_EVERY_S = 1.0
 
 
+GC_THRESHOLDS = (10_000, 10, 10)
+"""Garbage in cycles is looked for seldom: each look goes through every token of what is played and not yet uploaded."""
+
+
 async def run_pool(
     store: ObjectStore,
     config: cfg.RunConfig,
@@ -63,6 +67,7 @@ async def run_pool(
     Raises ``EngineError`` if an engine died, ``DataError`` if weights or problems are wrong, ``EpisodeError`` if the
     workflow's code always breaks, ``DeadlineError`` if no weights come.
     """
+    gc.set_threshold(*GC_THRESHOLDS)
     name = participant or new_participant("pool", pool)
     section = config.pools[pool]
     status = Status(participant=name, role="pool", state="starting", name=pool, region=section.region)

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from astraflow.raas.group import PlayedGroup
 from astraflow.raas.leases import Lease
 from astraflow.records import PartsObject
-from astraflow.trajectory import SCHEMA, Trajectory, id_lists, to_runs
+from astraflow.trajectory import SCHEMA, Trajectory, flag_lists, id_lists, number_lists, to_runs
 from storage.tables import Written
 
 
@@ -83,13 +84,13 @@ def to_table(rows: Sequence[Row], origin: Origin) -> pa.Table:
         "slot": [t.slot for t in played],
         "turns": [[(u.role, u.start, u.end, u.finish_reason, u.tool, u.error) for u in t.turns] for t in played],
         "prompt_ids": id_lists(t.prompt_ids for t in played),
-        "response_ids": [t.response_ids for t in played],
-        "logprobs": [t.logprobs for t in played],
-        "loss_mask": [t.loss_mask for t in played],
-        "version_start": [starts for starts, _ in runs],
-        "version_id": [ids for _, ids in runs],
-        "version_min": [t.version_min for t in played],
-        "version_max": [t.version_max for t in played],
+        "response_ids": number_lists([t.response_ids for t in played], np.int32),
+        "logprobs": number_lists([t.logprobs for t in played], np.float32),
+        "loss_mask": flag_lists([t.loss_mask for t in played]),
+        "version_start": number_lists([starts for starts, _ in runs], np.int32),
+        "version_id": number_lists([ids for _, ids in runs], np.int32),
+        "version_min": [min(ids) for _, ids in runs],
+        "version_max": [max(ids) for _, ids in runs],
         "reward": [t.reward for t in played],
         "reward_parts": [list(t.reward_parts.items()) for t in played],
         "temperature": [t.temperature for t in played],

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import random
@@ -33,6 +34,7 @@ from astraflow.config import Dataflow, Policy, Pool, Problems, RunConfig, Sampli
 from astraflow.participant import Beat, DecisionsReader, Outbox
 from astraflow.raas.group import PlayedGroup
 from astraflow.raas.leases import Lease, Leases
+from astraflow.raas.pool import GC_THRESHOLDS
 from astraflow.raas.rows import Origin, bundle, describe, to_table
 from astraflow.trajectory import Trajectory
 from infra.s3_server import s3_server
@@ -110,6 +112,7 @@ ORIGIN = Origin("e2e", POOL, "local", "none")
 def be_pool(store: ObjectStore, config: RunConfig, begin: Callable[[], None]) -> None:
     """Commit whatever is leased, 64 groups an object, a few uploads at once."""
     keys, groups = RunKeys(config.name), bank()
+    gc.set_threshold(*GC_THRESHOLDS)  # as a pool's process does
     outbox, leases, reader = Outbox(store, keys, POOL), Leases(POOL), DecisionsReader(store, keys)
     joined = r.PoolJoined(
         pool="local",

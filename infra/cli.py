@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from infra.commands import (
+    deploying,
     doctor,
     evaluating,
     logs,
@@ -180,6 +181,7 @@ for command in (
     steering.resume,
     steering.scale,
     maintaining.maintain,
+    deploying.deploy,
     simulate.simulate,
     taking_out.export,
     taking_out.show,

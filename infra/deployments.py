@@ -29,6 +29,7 @@ from flows.maintain import maintain
 from flows.operate import operate
 from flows.raas_pool import raas_pool
 from flows.region_mirror import region_mirror
+from flows.region_window import region_window
 from flows.trainer import trainer
 from infra import automations
 from infra.places import named_store
@@ -48,6 +49,7 @@ FLOWS: tuple[Flow[Any, Any], ...] = (
     dataflow_manager,
     raas_pool,
     region_mirror,
+    region_window,
     trainer,
 )
 
@@ -59,8 +61,9 @@ def local_deployments() -> list[RunnerDeployment]:
         "experiment": {"config": {"store": store}},
         "operate": {"store": store},
         "maintain": {"store": store},
+        "region_window": {"store": store},
     }
-    return [_deployment(flow, "local", flow.description or "", filled.get(flow.name, {})) for flow in FLOWS]
+    return [make_deployment(flow, "local", flow.description or "", filled.get(flow.name, {})) for flow in FLOWS]
 
 
 def recipe_deployments(folder: Path) -> list[RunnerDeployment]:
@@ -71,7 +74,7 @@ def recipe_deployments(folder: Path) -> list[RunnerDeployment]:
     for file, config in found:
         values = config.model_dump(mode="json", exclude={"data_hash", "problem_count"})
         about = f"{experiment.description} This form begins with the recipe {file.name}."
-        deployments.append(_deployment(experiment, file.stem, about, {"config": values, "resume": False}))
+        deployments.append(make_deployment(experiment, file.stem, about, {"config": values, "resume": False}))
     return deployments
 
 
@@ -89,12 +92,12 @@ def region_deployments(place: Place) -> list[RunnerDeployment]:
     about = f"In the region {place.region}."
     tags = [OF_REGION, f"region:{place.region}"]
     return [
-        _deployment(flows[name], place.region, f"{flows[name].description} {about}", {}, tags=tags, **there)
+        make_deployment(flows[name], place.region, f"{flows[name].description} {about}", {}, tags=tags, **there)
         for name in place.flows
     ]
 
 
-def _deployment(
+def make_deployment(
     flow: Flow[Any, Any],
     name: str,
     about: str,

@@ -50,7 +50,7 @@ class Wandb:
         )
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log(dict(figures), step=step)
+        self._run.log(dict(figures), step=step, commit=True)  # not only with the next step
 
 
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": Wandb}

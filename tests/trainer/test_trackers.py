@@ -1,4 +1,4 @@
-"""Figures that go elsewhere, through fakes of the two services."""
+"""Figures that go elsewhere: through fakes of the two services, and through themselves where they are installed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_a_service_that_fails_costs_no_step(monkeypatch):
     calls = []
 
     class Run:
-        def log(self, figures, step):
+        def log(self, figures, step, commit):
+            assert commit
             calls.append((figures, step))
             raise OSError("no network")
 
@@ -64,3 +65,28 @@ def test_what_is_not_installed_is_a_config_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ConfigError, match="wandb is not installed"):
         Trackers(["wandb"], "run", "solver")
+
+
+def test_tensorboard_reads_what_was_told(monkeypatch, tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    for step in (1, 2):  # two lives
+        Trackers(["tensorboard"], "run", "solver").log(step, {"loss": step / 4, "bad": float("nan")})
+    found = events.EventAccumulator(str(tmp_path / "run" / "solver"))
+    found.Reload()
+    assert found.Tags()["scalars"] == ["loss"]
+    assert [(event.step, event.value) for event in found.Scalars("loss")] == [(1, 0.25), (2, 0.5)]
+
+
+def test_wandb_keeps_what_was_told(monkeypatch, tmp_path):
+    wandb = pytest.importorskip("wandb")
+    for name, value in (("MODE", "offline"), ("DIR", str(tmp_path)), ("SILENT", "true"), ("PROJECT", "elsewhere")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    trackers = Trackers(["wandb"], "run", "solver")
+    trackers.log(1, {"loss": 0.25})
+    run = wandb.run
+    names, kept = (run.id, run.name, run.project), dict(run.summary)
+    run.finish()  # whatever the figures are: an open run keeps a process
+    assert names == ("run-solver", "run-solver", "elsewhere")
+    assert trackers.failures == 0 and kept["loss"] == 0.25
+    assert list(tmp_path.glob("wandb/offline-run-*/run-run-solver.wandb"))

@@ -90,18 +90,20 @@ def places(configs: Iterable[RunConfig]) -> tuple[list[Place], list[str]]:
 def plan(config: RunConfig) -> list[Planned]:
     """What would be started from which deployment; a server that answers is asked which of them it knows."""
     children = children_of(config)
-    own = [f"{child.flow}/{child.deployments[0]}" for child in children if len(child.deployments) > 1]
+    own = [f"{child.flow}/{name}" for child in children for name in child.deployments[:-1]]
     known = _known(own) if own else set()
     return [_planned(child, known) for child in children]
 
 
 def _planned(child: ChildSpec, known: set[str] | None) -> Planned:
-    wanted, fallback = (f"{child.flow}/{child.deployments[index]}" for index in (0, -1))
-    if wanted == fallback or (known is not None and wanted in known):
+    wanted, *others = (f"{child.flow}/{name}" for name in child.deployments)
+    if not others or (known is not None and wanted in known):
         return Planned(child, wanted)
     if known is None:
-        return Planned(child, wanted, f"or {fallback} where that is not registered: no Prefect server answers")
-    return Planned(child, fallback, f"because Prefect does not know {wanted}; `astraflow up` registers it")
+        missing = f"or {others[-1]} where that is not registered"
+        return Planned(child, wanted, f"{missing}: no Prefect server answers")
+    found = next((name for name in others[:-1] if name in known), others[-1])
+    return Planned(child, found, f"because Prefect does not know {wanted}; `astraflow up` or `deploy` registers it")
 
 
 def _known(deployments: list[str]) -> set[str] | None:

@@ -213,6 +213,23 @@ def test_a_plan_says_which_deployments_would_be_used(astraflow, place: Path, mon
     assert used["pool-local"] == ("raas_pool/local", "")
 
 
+def test_a_pool_that_names_hardware_falls_back_on_its_region(
+    astraflow,  # type: ignore[no-untyped-def]
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (place / "two.toml").write_text(REGIONS + 'hardware = "l40s"\n[trainer]\nhardware = "h100"\n')
+    for known, pool, trainer in (
+        ({"raas_pool/west-l40s", "raas_pool/west", "trainer/h100"}, "raas_pool/west-l40s", "trainer/h100"),
+        ({"raas_pool/west"}, "raas_pool/west", "trainer/local"),
+        (set(), "raas_pool/local", "trainer/local"),
+    ):
+        monkeypatch.setattr(regions, "_known", lambda deployments, known=known: known)
+        starts = json.loads(astraflow("run", "two.toml", "--dry-run", "--json").out)["starts"]
+        used = {start["name"]: start["deployment"] for start in starts}
+        assert (used["pool-west"], used["trainer-solver"]) == (pool, trainer)
+
+
 def test_starting_a_run_again_is_refused_before_anything_starts(
     astraflow,  # type: ignore[no-untyped-def]
     store: ObjectStore,

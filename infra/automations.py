@@ -152,4 +152,6 @@ async def ensure(client: PrefectClient, wanted: AutomationCore | None = None, *,
 def _says(automation: AutomationCore) -> object:
     """What is compared: the server adds ids, and whoever pauses the automation has a reason."""
     trigger = automation.trigger.model_dump(mode="json", exclude={"id"})
+    for name in ("expect", "after", "for_each"):  # sets, which have no order
+        trigger[name] = sorted(trigger.get(name) or ())
     return trigger, [action.model_dump(mode="json") for action in automation.actions], automation.description

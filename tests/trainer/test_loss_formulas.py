@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,6 +86,18 @@ def test_values_and_gradients_are_those_of_the_scalar_loop(name, by_token):
 
 def test_every_loss_by_name_is_in_the_table():
     assert {name.partition("_")[0] for name in BUILT} == set(LOSSES)
+
+
+def test_the_page_has_every_loss_with_its_options_and_source():
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text(encoding="utf-8")
+    table = page.split("## Losses", 1)[1].split("\n\n", 3)[2]
+    rows = {cells[1].strip(" `"): cells for line in table.splitlines()[2:] if (cells := line.split("|"))}
+    assert rows.keys() == LOSSES.keys()
+    shared = {"clip_low", "clip_high"}  # of all that clip
+    for name, (_, _, formula, options, source, _) in rows.items():
+        assert formula.strip() and re.search(r"\d{4}", source), name
+        wanted = {field.name for field in dataclasses.fields(LOSSES[name]) if field.init}
+        assert set(re.findall(r"`(\w+)`", options)) | shared >= wanted, name
 
 
 @pytest.mark.parametrize("name", BUILT)

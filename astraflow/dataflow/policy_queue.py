@@ -152,11 +152,14 @@ class PolicyQueue(msgspec.Struct):
             keep(used)
         self.consumed = max(self.consumed, batch + 1)
 
-    def measure(self, metrics: Mapping[str, float]) -> None:
-        """A step's figures, for the next load report."""
+    def measure(self, metrics: Mapping[str, float], *, is_first: bool) -> None:
+        """A step's figures, for the next load report. The wait for the run's first batch is no stall: more pools would
+        not have shortened it.
+        """
         self.window.steps += 1
         for name, value in metrics.items():
-            self.window.metrics[name] = self.window.metrics.get(name, 0.0) + value
+            counted = 0.0 if is_first and name == "wait_s" else value
+            self.window.metrics[name] = self.window.metrics.get(name, 0.0) + counted
 
     def take(self, group: int) -> Part | None:
         """Remove a part that is being dropped from wherever it is; None if it never was one (open or absent)."""

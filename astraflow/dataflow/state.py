@@ -184,7 +184,7 @@ class RunState:
         replay = self.algorithms.replays[fact.policy]
         queue.consume(fact.batch, frozenset(fact.skipped), replay.consumed)
         replay.forget(fact.skipped)
-        queue.measure(fact.metrics)
+        queue.measure(fact.metrics, is_first=fact.batch == 0)
         queue.forget_versions(self.flow.max_staleness)
 
     def apply(self, decision: r.AnyDecision) -> None:

@@ -43,7 +43,8 @@ def report(drive: Drive, wait_s: float, policy: str = "solver") -> list[r.AnyDec
         drive.step()
         drive.beat(*drive.state.participants)
         batch = drive.state.policies[policy].consumed
-        metrics = {"wait_s": wait_s, "step_s": 10.0}
+        counted_s = 2 * wait_s if batch == 1 else wait_s  # the wait for the very first batch does not count
+        metrics = {"wait_s": counted_s, "step_s": 10.0}
         consumed = r.Consumed(policy=policy, batch=batch, step=batch + 1, incarnation=0, metrics=metrics)
         drive.say(f"trainer-{policy}", drive.published(policy, batch + 1, batch + 1), consumed)
         for name in [name for name in drive.state.participants if name.startswith("pool")]:
@@ -65,6 +66,20 @@ def test_a_starving_trainer_gets_pools_where_they_are_cheap_and_then_elsewhere()
     (scaled,) = of(report(drive, wait_s=10.0), r.Scaled)
     assert scaled.pools == {"cheap": 4, "dear": 4}, "no more than most_pools in the cheap one"
     assert drive.state.ledger.scaling.counts(drive.config) == {"dear": 4, "cheap": 4}
+
+
+def test_the_wait_for_the_first_batch_is_no_reason_to_grow() -> None:
+    drive = started(elastic())
+    for name in ("pool-0", "pool-1"):
+        drive.commit(drive.open_groups(name), name=name)
+    drive.step()
+    for batch, wait_s in enumerate((1000.0, 0.0)):
+        metrics = {"wait_s": wait_s, "step_s": 10.0}
+        consumed = r.Consumed(policy="solver", batch=batch, step=batch + 1, incarnation=0, metrics=metrics)
+        drive.say("trainer-solver", drive.published("solver", batch + 1, batch + 1), consumed)
+        decisions = drive.step()
+    (load,) = of(decisions, r.LoadReported)
+    assert (load.figures["wait_s"], load.figures["pools_advised"]) == (0.0, 2)
 
 
 def test_pools_that_are_still_to_come_are_waited_for() -> None:

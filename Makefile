@@ -137,8 +137,9 @@ bench-barrier: $(STAMP)  ## multi-policy without barriers against a loop with th
 bench-elastic: $(STAMP)  ## what rules for the number of pools save, simulated: the paper's table
 	$(BIN)/python tests/benchmarks/elastic.py --json
 
-bench-parity: $(STAMP)  ## max_staleness 0 against a plain synchronous loop: equal bits, and time
+bench-parity: $(STAMP)  ## max_staleness 0 against a plain synchronous loop: equal bits, and time; two policies with and without barriers
 	$(BIN)/python tests/benchmarks/sync_parity.py --json
+	$(BIN)/python tests/benchmarks/async_ratio.py --json
 
 bench-join: $(STAMP)  ## how soon a joining pool has its first trajectory, and a drained one has left
 	$(BIN)/python tests/benchmarks/elastic_join.py --json

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from astraflow import records as r
 from astraflow.dataflow.algorithms import FILTER_ERROR
-from astraflow.dataflow.parts import Arrival, Part, PartRows
+from astraflow.dataflow.parts import Arrival
 from astraflow.dataflow.policy_queue import PolicyQueue
 from astraflow.dataflow.state import RunState
 
@@ -22,7 +22,7 @@ def stale_groups(state: RunState, policy: str) -> list[int]:
     if state.sifted.get(policy) == queue.formed:
         return []  # what came since was judged when it was admitted
     state.sifted[policy] = queue.formed
-    oldest = max(0, queue.formed - state.flow.max_staleness)
+    oldest = oldest_step(queue.formed, state.flow.max_staleness)
     return [group for group, part in queue.ready.items() if part.step < oldest]
 
 
@@ -36,40 +36,34 @@ def surplus_groups(state: RunState, policy: str) -> list[int]:
     return [part.group for part in oldest[:excess]]
 
 
-def is_stale(part: Part, n: int, max_staleness: int) -> bool:
-    """Batch ``n`` is trained at step ``n``."""
-    return part.step < max(0, n - max_staleness)
+def oldest_step(n: int, max_staleness: int) -> int:
+    """The oldest step of which batch ``n`` may hold tokens; it is trained at step ``n``."""
+    return max(0, n - max_staleness)
 
 
 def unfit_groups(state: RunState, policy: str, won: Sequence[tuple[int, Arrival]]) -> dict[str, list[int]]:
     """Newly admitted parts that will never be trained on, by the reason why."""
     queue, drops = state.policies[policy], dict[str, list[int]]()
-    ready, formed, max_staleness = queue.ready, queue.formed, state.flow.max_staleness
-    filters = [(reason, filter_.keep) for reason, filter_ in state.algorithms.filters.items()]
+    ready, oldest = queue.ready, oldest_step(queue.formed, state.flow.max_staleness)
+    filters = [(name, filter_.keep) for name, filter_ in state.algorithms.filters.items()]
     always = "frozen" if queue.frozen else "ended" if queue.ended else ""
     for group, arrival in won:
-        rows = arrival.parts.get(policy)
+        rows, reason = arrival.parts.get(policy), ""
         if rows is None or always:
             reason = always if queue.frozen or rows is not None else "absent"
-        elif is_stale(ready[group], formed, max_staleness):
+        elif ready[group].step < oldest:
             reason = "stale"
         else:
-            reason = _first_refusal(filters, rows) if filters else ""
+            for name, keep in filters:
+                try:
+                    reason = "" if keep(rows) else name
+                except Exception:  # noqa: BLE001 - the boundary to own code; recorded as the reason: nobody asks again
+                    reason = FILTER_ERROR
+                if reason:
+                    break
         if reason:
             drops.setdefault(reason, []).append(group)
     return drops
-
-
-def _first_refusal(filters: Sequence[tuple[str, Callable[[PartRows], bool]]], rows: PartRows) -> str:
-    """The first filter that does not keep the part; empty if all do."""
-    for reason, keep in filters:
-        try:
-            is_kept = keep(rows)
-        except Exception:  # noqa: BLE001 - the boundary to own code; recorded as the reason, so nobody asks again
-            return FILTER_ERROR
-        if not is_kept:
-            return reason
-    return ""
 
 
 def fresh_wanted(state: RunState, policy: str, size: int) -> int:

@@ -305,7 +305,8 @@ class RunState:
         Problems that came back go first; where the curator names none that is there, they go in file order.
         """
         self.leases.mark(self.now)
-        returned, select, whole = self.leases.returned, self.algorithms.curator.select, self.problem_count
+        returned, whole = self.leases.returned, self.problem_count
+        select, leased = self.algorithms.curator.select, self.algorithms.curator.leased
         problems, first = [], self.leases.next_group
         for group in range(first, first + count):
             if returned:
@@ -315,8 +316,12 @@ class RunState:
                 problem = select()
             except Exception:  # noqa: BLE001 - the boundary to own code; the next manager would ask it the same
                 problem = -1
-            problem = problem if 0 <= problem < whole else group % whole
-            self._drawn(problem)
+            if not 0 <= problem < whole:
+                problem = group % whole
+            try:
+                leased(problem)
+            except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
+                self.faults += 1
             problems.append(problem)
         self._lease(pool, problems)
         return problems
@@ -332,13 +337,15 @@ class RunState:
         self.participants[pool].held |= dict.fromkeys(groups, 1)
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
-        participants, close = self.participants, self.leases.close
-        observe, teller = self.algorithms.curator.observe, participants[decision.participant]
+        participants, close, arrivals, name = self.participants, self.leases.close, self.arrivals, decision.participant
+        observe, teller = self.algorithms.curator.observe, participants[name]
         teller.failures = teller.rejects = 0
         teller.note_admitted(len(decision.groups), self.leases.ages(decision.groups, decision.attempts, self.now))
         admitted: dict[str, list[tuple[int, int, PartRows]]] = {}
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
-            arrival = self.arrival_of(group, attempt, decision.participant)
+            arrival = arrivals[group][0] if group in arrivals else None
+            if arrival is None or arrival.attempt != attempt or arrival.participant != name:  # not the usual case
+                arrival = self.arrival_of(group, attempt, name)
             found = close(group)
             problem = found.problem
             participants[found.holders[-1]].held.pop(group, None)

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/run_processes.py ROLE STORE_URL RUN STAMPS.json
 
-``start_run`` starts them all. Stamps are seconds on the machine's monotonic clock, so they compare across processes.
-They are taken at the edges that others can see: when a create of a record returned, a play began, weights were
-applied.
+``start_run`` starts them all; a trainer of another policy than ``solver`` has the role ``trainer.POLICY``. Stamps are
+seconds on the machine's monotonic clock, so they compare across processes. They are taken at the edges that others
+can see: when a create of a record returned, a play began, weights were applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,12 @@ def be(role: str, url: str, run: str, stamps: Stamps) -> None:
         from astraflow.dataflow.manager import run_manager
 
         run_manager(store, config, holder="benchmark")
-    elif role == "trainer":
+    elif role.startswith("trainer"):
         if os.environ.get(NOTE_DIGESTS):
             _note_digests()
         from astraflow.trainer.loop import run_trainer
 
-        run_trainer(store, config, "solver")
+        run_trainer(store, config, role.partition(".")[2] or "solver")
     else:
         _stamp_pool(stamps)
         from astraflow.raas.pool import run_pool
@@ -147,12 +147,14 @@ def _stamp_pool(stamps: Stamps) -> None:
 
 
 @contextlib.contextmanager
-def start_run(url: str, run: str, folder: Path, env: dict[str, str] | None = None) -> Iterator[dict[str, Path]]:
+def start_run(
+    url: str, run: str, folder: Path, env: dict[str, str] | None = None, *, roles: Sequence[str] = ROLES
+) -> Iterator[dict[str, Path]]:
     """All processes of a run that was created; ends those that are left. Gives where their stamps will lie."""
-    files = {role: folder / f"{role}.json" for role in ROLES}
+    files = {role: folder / f"{role}.json" for role in roles}
     children = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
-    for role in ROLES:
+    for role in roles:
         command = [sys.executable, str(Path(__file__)), role, url, run, str(files[role])]
         with (folder / f"{role}.log").open("w") as log:
             children.append(
@@ -160,7 +162,7 @@ def start_run(url: str, run: str, folder: Path, env: dict[str, str] | None = Non
             )
     try:
         yield files
-        wait_for(children, folder)
+        wait_for(dict(zip(roles, children, strict=True)), folder)
     finally:
         for child in children:
             if child.poll() is None:
@@ -168,11 +170,11 @@ def start_run(url: str, run: str, folder: Path, env: dict[str, str] | None = Non
                 child.wait(20)
 
 
-def wait_for(children: list[subprocess.Popen[bytes]], folder: Path, timeout_s: float = 900.0) -> None:
+def wait_for(children: dict[str, subprocess.Popen[bytes]], folder: Path, timeout_s: float = 900.0) -> None:
     """Until all ended well. Raises ``RuntimeError`` with the end of a log."""
     deadline = time.monotonic() + timeout_s
-    while any(child.poll() is None for child in children):
-        for role, child in zip(ROLES, children, strict=True):
+    while any(child.poll() is None for child in children.values()):
+        for role, child in children.items():
             if child.poll() not in (None, 0) or time.monotonic() > deadline:
                 raise RuntimeError(f"{role}: {(folder / f'{role}.log').read_text()[-3000:]}")
         time.sleep(0.1)

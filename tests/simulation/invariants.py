@@ -234,7 +234,7 @@ def _take_evaluation(books: Books, decision: r.EvalStarted | r.EvalLeased | r.Ev
     match decision:
         case r.EvalStarted(evaluation=name):
             assert name not in books.rounds, "two rounds of an evaluation at once"
-            newest = {policy: max(found) for policy, found in books.versions.items()}
+            newest = {policy: max(found, default=-1) for policy, found in books.versions.items()}
             assert all(decision.versions[policy] <= newest[policy] for policy in newest), "versions to come"
             books.rounds[name] = (decision.round, decision.versions)
             books.scored[name], books.round_items[name] = set(), set()

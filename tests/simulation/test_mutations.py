@@ -13,7 +13,6 @@ from astraflow.dataflow import batching
 from astraflow.dataflow import step as steps
 from astraflow.dataflow.leases import LeaseBook, OpenGroup
 from astraflow.dataflow.manager import Manager
-from astraflow.dataflow.parts import Part
 from astraflow.dataflow.state import RunState
 from storage.errors import AstraFlowError
 from tests.simulation.invariants import check_run
@@ -37,10 +36,10 @@ def _assert_found(word: str, make_manager: Callable[..., Manager] = Manager, *, 
 
 
 def test_staleness_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def is_stale(part: Part, n: int, max_staleness: int) -> bool:
-        return part.step < 0 or n - part.step > max_staleness + 1
+    def oldest_step(n: int, max_staleness: int) -> int:
+        return max(0, n - max_staleness - 1)
 
-    monkeypatch.setattr(batching, "is_stale", is_stale)
+    monkeypatch.setattr(batching, "oldest_step", oldest_step)
     _assert_found("lag")
 
 

@@ -1,6 +1,6 @@
 """What a pool costs beyond vLLM, and what an update in place costs beside reloading: SmolLM2-135M on this machine.
 
-    .venv-vllm/bin/python tests/benchmarks/raas_vllm.py [--model FOLDER] [--pairs 5] [--json]
+    .venv-vllm/bin/python tests/benchmarks/raas_vllm.py [--model FOLDER | --tiny] [--pairs 5] [--json]
         [--only updates short long]
 
 ``pool_vs_engine``: tokens a second of a whole pool (leases, workflow, engine, Parquet, log) by those of the bare one,
@@ -18,6 +18,7 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Collection
@@ -28,7 +29,7 @@ import torch
 from raas_vllm_pool import AT_ONCE, OPTIONS, POOL, PoolUnderTest, Recorder
 
 from astraflow import config as cfg
-from astraflow.models import load_causal_lm
+from astraflow.models import build_tiny_qwen3, load_causal_lm
 from astraflow.raas import vllm_start
 from astraflow.raas.engine import GenerationRequest
 from astraflow.raas.pool import run_pool
@@ -41,7 +42,6 @@ from storage.keys import RunKeys
 from storage.memory import MemoryStore
 
 KINDS = ("updates", "short", "long")
-END_NEVER = 16  # a token that the model never says: answers are as long as they are asked to be
 
 
 async def bare(engine: VllmEngine, requests: list[GenerationRequest]) -> float:
@@ -85,6 +85,7 @@ async def throughput(engine: VllmEngine, folder: Path, lengths: list[int], pairs
         if number:
             ratios.append(alone / pooled)
             bare_tps.append(tokens / alone)
+            print(f"{ratios[-1]:.4f} of {bare_tps[-1]:.1f} tokens/s", file=sys.stderr, flush=True)
     stop.set()
     await task
     return {
@@ -165,9 +166,9 @@ async def measure(model: Path, pairs: int, only: Collection[str], scratch: Path)
     folder.mkdir()
     for file in model.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    for name in ("generation_config.json", "config.json"):
-        settings = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**settings, "eos_token_id": END_NEVER}))
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = max(config["max_position_embeddings"], OPTIONS["max_model_len"])
+    (folder / "config.json").write_text(json.dumps(config))
     arguments = vllm_start._arguments  # a model built without weights can't be reloaded
     ours = {"load_format": "safetensors", "worker_extension_cls": "raas_vllm_worker.WatchedUpdates"}
     vllm_start._arguments = lambda *given: {**arguments(*given), **ours}
@@ -178,6 +179,7 @@ async def measure(model: Path, pairs: int, only: Collection[str], scratch: Path)
     if "updates" in only:
         (scratch / "reloaded").mkdir()
         figures |= await updates(engine, folder, pairs, scratch / "reloaded")
+        print(json.dumps(figures), file=sys.stderr, flush=True)  # the rest takes minutes
     rng = random.Random(1)
     lengths = {"short": [8] * 256, "long": [round(2 ** rng.uniform(3, 10)) for _ in range(AT_ONCE)]}
     for kind, name in (("short", "pool_vs_engine_short"), ("long", "pool_vs_engine")):
@@ -196,13 +198,18 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("~/.cache/astraflow/smollm2-135m"))
+    parser.add_argument("--tiny", action="store_true", help="the tiny model: a step of a few ms hides nothing")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--only", choices=KINDS, default=KINDS, nargs="+")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    model = given.model.expanduser()
-    build(model)
     with tempfile.TemporaryDirectory() as scratch:
+        if given.tiny:
+            model = Path(scratch) / "tiny"
+            build_tiny_qwen3(model, 0)
+        else:
+            model = given.model.expanduser()
+            build(model)
         figures = asyncio.run(measure(model, given.pairs, given.only, Path(scratch)))
     print(json.dumps(figures) if given.json else "\n".join(f"{name:32} {value}" for name, value in figures.items()))
 

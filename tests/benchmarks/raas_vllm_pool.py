@@ -41,8 +41,9 @@ OPTIONS = {"max_model_len": 2048, "kv_cache_memory_bytes": 3 << 30}
 
 @workflow(roles=["solver"])
 async def speak(problem: Any, roles: Any) -> None:
-    """One answer of as many tokens as the problem asks for."""
-    answer = await roles.solver.complete(problem.prompt, max_tokens=int(problem.answer))
+    """One answer of as many tokens as the problem asks for: no token ends it."""
+    prompt = roles.solver.voice.renderer.prompt(problem.prompt)
+    answer = await roles.solver.generate(prompt, max_tokens=int(problem.answer), stop_ids=frozenset())
     answer.reward = 1.0
 
 
@@ -66,11 +67,9 @@ class PoolUnderTest:
 
     def __init__(self, folder: Path, lengths: list[int]) -> None:
         self.store, self.keys = MemoryStore(), RunKeys("bench")
-        words = ["apple", "river", "stone", "cloud", "winter", "paper", "music", "garden"]
         rng = random.Random(0)
-        problems = [
-            Problem(i, f"{i}", " ".join(rng.choices(words, k=24)), str(length)) for i, length in enumerate(lengths)
-        ]
+        prompts = [" ".join(str(rng.randrange(1000)) for _ in range(24)) for _ in lengths]
+        problems = [Problem(i, f"{i}", prompts[i], str(length)) for i, length in enumerate(lengths)]
         self.config = cfg.RunConfig.model_validate(
             {
                 "name": "bench",

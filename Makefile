@@ -128,6 +128,9 @@ bench-sandbox: $(STAMP) workload-packages  ## submissions and cases a second thr
 bench-e2e: $(STAMP)  ## trajectories a second from a pool's memory to a trainer's tensors, local and S3
 	$(BIN)/python tests/benchmarks/end_to_end.py --json
 
+bench-compaction: $(STAMP)  ## objects, bytes and query time before and after many small objects are copied into few
+	$(BIN)/python tests/benchmarks/compaction.py --json
+
 bench-latency: $(STAMP)  ## lease to start, commit to batch, publish to applied: local, S3, S3 at 300 ms
 	$(BIN)/python tests/benchmarks/latency.py --json
 

@@ -63,7 +63,12 @@ def delayed(host: str, port: int, rtt_s: float) -> Iterator[str]:
     started = threading.Event()
     loop = asyncio.new_event_loop()
     ended = asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(proxy.serve(started, ended)), daemon=True)
+
+    def live() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # ends what is still under way, too
+            runner.run(proxy.serve(started, ended))
+
+    thread = threading.Thread(target=live, daemon=True)
     thread.start()
     started.wait(10)
     try:

@@ -65,6 +65,14 @@ class Nightly(Section):
     cron: str = Field(default="30 3 * * *", description="When; empty: never by itself.")
     timezone: str = Field(default="UTC", description="The clock of that.")
 
+    @model_validator(mode="after")
+    def _clock_is_one(self) -> Self:
+        try:
+            time_zone(self.timezone)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
 
 class Reaction(Section):
     """Who is told of something: a notification block of the server, or a deployment of one's own that is run."""
@@ -121,7 +129,6 @@ class DeployFile(Section):
                 )
         if LOCAL in self.regions:
             raise ValueError(f"regions.{LOCAL}: that is home, which needs no section")
-        time_zone(self.maintenance.timezone)
         return self
 
 

@@ -188,8 +188,12 @@ class _Builder:
 
 
 def _schedule(slug: str, cron: str, timezone: str) -> DeploymentScheduleCreate:
-    """A schedule; one that was not started in time is not made up for by several at once."""
-    return DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), slug=slug, active=True)
+    """A schedule under a name of its own, by which it is found again. Raises ``ConfigError``."""
+    try:
+        return DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), slug=slug, active=True)
+    except ValueError as error:
+        remedy = "Write five fields, such as '30 3 * * *'"
+        raise ConfigError(f"{cron!r} is no cron expression", where=slug, remedy=remedy, kind="deploy_file") from error
 
 
 def _template(kind: str, variables: dict[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def check_run(store: ObjectStore, config: RunConfig, *, verify: bool = True, has
     """Assert all invariants over the run's logs; returns how often each thing happened."""
     keys = RunKeys(config.name)
     books = Books(config)
+    books.pools_wanted = dict(Counter(pool.region for pool in config.pools.values()))
     for policy in config.policies:
         books.parts[policy], books.batches[policy], books.versions[policy] = {}, [], {}
         books.consumed[policy], books.fresh[policy] = 0, []

@@ -2,10 +2,11 @@
 
     python tests/benchmarks/multi_policy.py [--seeds 0 1 2] [--tokens 300000] [--partial F.json] [--picture F.svg]
 
-Two-digit sums on the tiny model, through the command line and Prefect. Each seed has one warmed-up solver (30 % right),
-verifier and selector (60 %), and all variants start from them. *Score* is the share of 500 held-out sums that the
-whole workflow answers right, sampled at temperature 1 by the product's own evaluations beside training; *tokens* are
-what all policies sampled in groups that were admitted before the round. Every variant has the same budget of them.
+Two-digit sums on the tiny model; manager, pool and trainers are processes, without Prefect. Each seed has one
+warmed-up solver (30 % right), verifier and selector (60 %), and all variants start from them. *Score* is the share of
+500 held-out sums that the whole workflow answers right, sampled at temperature 1 by the product's own evaluations
+beside training; *tokens* are what all policies sampled in groups that were admitted before the round. Every variant
+has the same budget of them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,23 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from learning import Cli
+from ablation import picture
+from run_processes import start_run
 
 from astraflow import records as r
+from astraflow.bootstrap import create_run
 from astraflow.problems import Problem, addition
-from astraflow.query import Run, open_run
+from astraflow.query import Run
+from astraflow.recipe import load_recipe
 from astraflow.weights.export import export_policy
+from storage import open_store
 
 RECIPE = """
 name = "{name}"
@@ -82,10 +89,10 @@ Curves = dict[str, list[Point]]  # «score», and the rewards of each policy
 
 
 class Study:
-    """The runs of one local stack."""
+    """Runs that sample about so many tokens each; ``folder`` holds their models."""
 
-    def __init__(self, cli: Cli, folder: Path, tokens: int) -> None:
-        self._cli, self._folder, self._tokens = cli, folder, tokens
+    def __init__(self, folder: Path, tokens: int) -> None:
+        self._folder, self._tokens = folder, tokens
 
     def warm(self, seed: int) -> dict[str, Path]:
         """Folders of the models that every variant of a seed starts from."""
@@ -126,8 +133,14 @@ class Study:
     def _run(self, name: str, texts: Iterable[str]) -> Run:
         recipe = self._folder / f"{name}.toml"
         recipe.write_text("\n".join(texts))
-        self._cli.call("run", str(recipe))
-        return open_run(f"{self._folder}/.astraflow/store/{name}")
+        config = load_recipe(recipe, default_store=str(self._folder / "store"))
+        store = open_store(config.store)
+        config = create_run(store, config)
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        roles = ("manager", "pool", *(f"trainer.{policy}" for policy in config.trained))
+        with start_run(config.store, config.name, folder, roles=roles):
+            pass
+        return Run(store, name)
 
 
 def _policy(name: str, model: Path | str) -> str:
@@ -218,23 +231,17 @@ def main() -> None:
     given = parser.parse_args()
     done: dict[str, Curves] = json.loads(given.partial.read_text()) if given.partial and given.partial.exists() else {}
     with tempfile.TemporaryDirectory(prefix="astraflow-policies-") as name:
-        cli = Cli(Path(name))
-        missing = [seed for seed in given.seeds if any(f"{seed}/{variant}" not in done for variant in VARIANTS)]
-        if missing:
-            cli.call("up")
-        try:
-            study = Study(cli, Path(name), given.tokens)
-            for seed in missing:
-                models = study.warm(seed)
-                for variant in VARIANTS:
-                    if f"{seed}/{variant}" not in done:
-                        done[f"{seed}/{variant}"] = study.curves(seed, variant, models)
-                        if given.partial:
-                            given.partial.parent.mkdir(parents=True, exist_ok=True)
-                            given.partial.write_text(json.dumps(done))
-        finally:
-            if missing:
-                cli.call("down")
+        study = Study(Path(name), given.tokens)
+        for seed in given.seeds:
+            missing = [variant for variant in VARIANTS if f"{seed}/{variant}" not in done]
+            models = study.warm(seed) if missing else {}
+            for variant in missing:
+                began = time.monotonic()
+                done[f"{seed}/{variant}"] = study.curves(seed, variant, models)
+                print(f"seed {seed}, {variant}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+                if given.partial:
+                    given.partial.parent.mkdir(parents=True, exist_ok=True)
+                    given.partial.write_text(json.dumps(done))
     found = {variant: [done[f"{seed}/{variant}"] for seed in given.seeds] for variant in VARIANTS}
     rows = summary(found)
     if given.picture:
@@ -244,8 +251,6 @@ def main() -> None:
 
 
 def _picture(found: dict[str, list[Curves]]) -> str:
-    from ablation import picture
-
     drawn = picture({variant: [curves["score"] for curves in seeds] for variant, seeds in found.items()})
     return drawn.replace("rollouts spent", "tokens sampled")
 

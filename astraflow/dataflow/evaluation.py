@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from astraflow import records as r
 from astraflow.config import Evaluation
+from astraflow.dataflow.participants import Participant
 
 QUOTA = 10
 """One in so many of a pool's places may play evaluations while it trains, but at least one."""
@@ -151,3 +153,27 @@ def due_reason(book: EvalBook, name: str, evaluation: Evaluation, newest: Mappin
         last = dict.fromkeys(newest, 0)
     passed = max(newest[policy] - last.get(policy, 0) for policy in newest)
     return "version" if evaluation.every and passed >= evaluation.every else ""
+
+
+EvalDecision = r.EvalStarted | r.EvalLeased | r.EvalExpired | r.EvalReported
+
+
+def fold_evaluation(
+    book: EvalBook, participants: Mapping[str, Participant], decision: EvalDecision, now: float, max_attempts: int
+) -> None:
+    """Fold one decision about evaluations into their book and into what participants hold."""
+    match decision:
+        case r.EvalStarted():
+            book.start(decision.evaluation, decision.round, decision.versions, decision.reason, now)
+        case r.EvalLeased():
+            evals = participants[decision.pool].evals
+            for item, problem, attempt in zip(decision.items, decision.problems, decision.attempts, strict=True):
+                book.lease(decision.evaluation, item, problem, decision.pool, now)
+                evals[item] = attempt
+        case r.EvalExpired():
+            for item, attempt in zip(decision.items, decision.attempts, strict=True):
+                participants[decision.pool].evals.pop(item, None)
+                book.expire(item, attempt, max_attempts)
+        case r.EvalReported():
+            for item, found in book.rounds.pop(decision.evaluation).open.items():
+                participants[found.holders[-1]].evals.pop(item, None)

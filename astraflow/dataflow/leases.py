@@ -27,6 +27,15 @@ class OpenGroup(msgspec.Struct, array_like=True, gc=False):
         return 1 <= attempt <= len(self.holders) and self.holders[attempt - 1] == participant
 
 
+class Handback(msgspec.Struct, frozen=True):
+    """A lease (of a group, or of an item of an evaluation) that its pool gave back in this step."""
+
+    participant: str
+    group: int
+    attempt: int
+    kind: str
+
+
 class LeaseBook(msgspec.Struct):
     """All open groups: leased ones in the order of their leases, waiting ones in the order they came back."""
 

@@ -117,6 +117,24 @@ class Columns:
         )
 
 
+class KeptColumns:
+    """The columns of objects in hand: made once for each, by its identity, which it keeps as long as they are kept."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Columns] = {}
+
+    def of(self, thing: PartsObject) -> Columns:
+        """Raises what ``Columns`` does."""
+        found = self._found.get(id(thing))
+        if found is None:
+            found = self._found[id(thing)] = Columns(thing)
+        return found
+
+    def clear(self) -> None:
+        """The objects are out of hand."""
+        self._found.clear()
+
+
 def _by_part(reduce: np.ufunc, column: Array, starts: Array, order: Array | None) -> list[Any]:
     """One value a part, in the order of the parts; ``order`` says how they lie in the object, if in another one."""
     if order is None:

@@ -2,7 +2,8 @@
 
 A record of a participant must never be able to stop the manager or to bend its state: everything that the fold
 relies on is checked here, against the state before the record and what the record's own earlier facts add to it.
-Late facts about groups that are terminal, and repeats of what is known, are no errors; they have no effect.
+Late facts about groups that are terminal, and repeats of what is known, are no errors; they have no effect. Longer
+than 300 lines so that everything that is asked of a record stands in one place.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _columns(check: _Check, thing: r.PartsObject) -> None:
     low, high = thing.version_min, thing.version_max
     _need(low == high or all(map(operator.le, low, high)), "version_min above version_max")
     try:
-        _values(thing, check.state.columns_of(thing))
+        _values(thing, check.state.columns.of(thing))
     except OverflowError:
         raise _Refusal("a number that is not possible") from None
 

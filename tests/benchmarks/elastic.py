@@ -1,6 +1,6 @@
 """What a rule for the number of pools saves: the paper's table of elastic pools, simulated.
 
-    python tests/benchmarks/elastic.py [--steps 400] [--seed 0] [--sensitivity] [--json]
+    python tests/benchmarks/elastic.py [--steps 120] [--seed 0] [--sensitivity] [--json]
 
 The real manager decides (``astraflow.dataflow``, with the rules of ``astraflow.elastic``); pools, trainer and clock are
 virtual. Rows: 6 pools and 11 pools for the whole run, ``auto`` by the paper's rule (three zones, every 10 steps, from
@@ -185,7 +185,7 @@ def sensitivity(steps: int, seed: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--json", action="store_true")

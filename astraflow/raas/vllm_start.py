@@ -108,6 +108,9 @@ def _arguments(folder: Path, pool: cfg.Pool, scratch: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {"enable_log_requests": False, "enforce_eager": current_platform.is_cpu()}
     if current_platform.is_cpu():
         arguments["kv_cache_memory_bytes"] = CPU_KV_BYTES
+        # A prompt that is computed in pieces draws a token after each and takes the draw back, which vLLM can only do
+        # with a GPU's generator: on CPUs the worker would die of the first such prompt that has a seed.
+        arguments["enable_chunked_prefill"] = False
     return {
         **arguments,
         **pool.options,

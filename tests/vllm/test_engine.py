@@ -129,6 +129,16 @@ async def test_seeds_stops_and_what_does_not_fit(engine_of: EngineOf, versions: 
     assert caught.value.kind == "refused"
 
 
+async def test_more_prompts_than_a_step_holds(engine_of: EngineOf, versions: Iterator[int]) -> None:
+    """None is computed in pieces: vLLM's worker on CPUs would die of it, since the requests have seeds."""
+    engine, model = engine_of(), llama(2)
+    await engine.load(update_of(model, next(versions)))
+    long = [[3 + (7 * i + j * j) % 120 for j in range(1500)] for i in range(6)]
+    requests = [ask(prompt, 3, seed=i) for i, prompt in enumerate(long)]
+    for request, answer in zip(requests, await generate(engine, requests), strict=True):
+        assert_close(answer.logprobs, reference(model, request, answer.token_ids), 1e-4)
+
+
 async def test_stop_texts_and_progress(engine_of: EngineOf, versions: Iterator[int]) -> None:
     """The tiny tokenizer knows ids 3 to 12 as digits."""
     engine = engine_of()

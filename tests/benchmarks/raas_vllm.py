@@ -71,10 +71,10 @@ async def throughput(engine: VllmEngine, folder: Path, lengths: list[int], pairs
         return recorders[-1]
 
     stop = asyncio.Event()
-    task = asyncio.create_task(
+    task = pool.task = asyncio.create_task(
         run_pool(pool.store, pool.config, "local", participant=POOL, stop=stop, engines=factory)  # type: ignore[arg-type]
     )
-    await pool.until(lambda: pool.joined or task.done())
+    await pool.until(lambda: pool.joined)
     tokens, ratios, bare_tps = sum(lengths), [], []
     for number in range(pairs + 1):
         recorders[0].asked.clear()

@@ -93,6 +93,7 @@ class PoolUnderTest:
         self.shortest = sorted(range(len(problems)), key=lambda i: lengths[i])
         self.seq = self.groups = self.seen = self.committed = 0
         self.joined = False
+        self.task: asyncio.Task[None] | None = None
 
     def decide(self, *decisions: AnyDecision) -> None:
         record = DecisionRecord(id=new_id(), epoch=1, now=0.0, cursors={}, observations={}, decisions=list(decisions))
@@ -102,6 +103,8 @@ class PoolUnderTest:
     async def until(self, done: Callable[[], bool]) -> None:
         log = NumberedLog(self.store, lambda seq: self.keys.outbox(POOL, seq))
         while not done():
+            if self.task is not None and self.task.done():
+                raise RuntimeError("the pool has ended") from self.task.exception()
             while (data := log.read(self.seen)) is not None:
                 self.seen += 1
                 for fact in decode(data, FactRecord, where="outbox").facts:

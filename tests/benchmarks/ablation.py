@@ -10,7 +10,7 @@ first sample dynamically. *Accuracy* of a version is exact: the mean probability
 temperature 1 gives the right answer; no variant's choice of problems touches it. *Rollouts* are episodes of groups
 that were admitted until the version's step was trained.
 
-The pool has places for one batch, so rollouts are what the trainer waits for, as they are where data algorithms
+The pool has two places for a batch of 32 groups, so rollouts are what the trainer waits for, as where data algorithms
 matter: parts are young when they are batched, and staleness (at most 8 steps, as in the paper) leaves some to replay.
 With ``--partial`` whatever is finished is kept, warmed-up models too, and the same command goes on from there.
 """
@@ -84,7 +84,7 @@ Curve = list[tuple[int, float]]  # rollouts, accuracy
 
 def run(folder: Path, *, keep: Path | None = None, every: int = 1, **fields: Any) -> Curve:
     """One run; its curve at every ``every``-th step. ``keep`` gets version 0 as a model folder."""
-    defaults = {"warmup": "", "flow": "", "count": 512, "groups": 32, "capacity": 32, "lr": 3e-4}
+    defaults = {"warmup": "", "flow": "", "count": 512, "groups": 32, "capacity": 2, "lr": 3e-4}
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(**{**defaults, **fields, "model": json.dumps(str(fields["model"]))}))
     config = load_recipe(recipe, default_store=f"memory://{folder.name}")
@@ -316,7 +316,7 @@ def main() -> None:
     parser.add_argument("--partial", type=Path, default=None, help="keeps finished curves, and goes on from them")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    size = {"steps": given.steps, "groups": given.groups, "capacity": given.groups, "lr": given.lr}
+    size = {"steps": given.steps, "groups": given.groups, "capacity": max(1, given.groups // 16), "lr": given.lr}
     settings = {**size, "until": given.until, "every": given.every}
     with tempfile.TemporaryDirectory(prefix="astraflow-ablation-") as name:
         kept = Kept(given.partial, Path(name), settings)

@@ -22,7 +22,8 @@ STEPS = 8
 def test_killed_with_two_ranks_and_finished_with_one(stack: LocalStack, started: list[RunUnderTest]) -> None:
     run = RunUnderTest(stack, "ranks")
     started.append(run)
-    run.start("unhurried", f"trainer.steps={STEPS}", "trainer.ranks=2", "trainer.checkpoint_every=2")
+    trainer = {"steps": STEPS, "ranks": 2, "checkpoint_every": 2, "kind": "sft"}  # whatever it answers, it learns
+    run.start("unhurried", *(f"trainer.{name}={value}" for name, value in trainer.items()))
     run.wait_for_steps(3)
     assert len(ranks(run)) == 2
     for process in [*run.lives(), *ranks(run)]:
@@ -42,6 +43,7 @@ def test_killed_with_two_ranks_and_finished_with_one(stack: LocalStack, started:
     assert {manifest.incarnation for manifest in alone} == {1}
     assert len({manifest.layout for manifest in shared}) == len({manifest.layout for manifest in alone}) == 1
     assert alone[0].layout != shared[0].layout and alone[0].kind == "anchor"
+    assert all(manifest.size_bytes > 0 for manifest in chain) and len({manifest.digest for manifest in chain}) > STEPS
     assert any(manifest.kind == "delta" for manifest in shared) and any(m.kind == "delta" for m in alone)
 
 

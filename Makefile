@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST := $(BIN)/python -m pytest -q -n 2 --reruns 1
+PYTEST := $(BIN)/python -m pytest -q -rfER -n 2 --reruns 2
 UNITS := -m 'not e2e and not kill and not parts and not soak and not vllm'
 VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
@@ -62,7 +62,7 @@ chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null)
 
 operator: $(STAMP) chromium  ## a person's day: the Prefect pages in a browser, every document's commands
-	$(BIN)/python -m pytest -q --reruns 1 -m operator tests/browser tests/docs
+	$(BIN)/python -m pytest -q -rfER --reruns 2 -m operator tests/browser tests/docs
 
 $(VERIFIERS_STAMP): $(STAMP)
 	$(PYTHON) -m venv $(VERIFIERS)
@@ -82,7 +82,7 @@ $(HOUSEHOLD_STAMP):
 	@touch $@
 
 test-household: $(STAMP) $(HOUSEHOLD_STAMP)  ## household games as TextWorld plays them, in an environment of its own (420 MB, made here)
-	ASTRAFLOW_HOUSEHOLD_PYTHON=$(HOUSEHOLD)/bin/python $(BIN)/python -m pytest -q -n 2 --reruns 1 tests/household
+	ASTRAFLOW_HOUSEHOLD_PYTHON=$(HOUSEHOLD)/bin/python $(PYTEST) tests/household
 
 AZURITE := .venv-azurite
 azurite:  # a server with Azure's blob API (npm, 190 MB); without it the tests of az:// stores are skipped
@@ -164,4 +164,4 @@ soak: $(STAMP)  ## long: learning with control, many flows on SQLite and Postgre
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: test-deploying bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from astraflow import records as r
-from astraflow.config import Policy, RunConfig
+from astraflow.config import Dataflow, Policy, RunConfig
 from astraflow.dataflow.figures import wait_reasons
 from tests.simulation.invariants import check_run
 from tests.simulation.world import World, draw_config
@@ -12,7 +12,9 @@ from tests.simulation.world import World, draw_config
 def _config(seed: int, **flow: object) -> RunConfig:
     base = draw_config(seed)
     policies = {"solver": Policy(model="none"), "verifier": Policy(model="none")}
-    dataflow = base.dataflow.model_copy(update={"filters": [], "coupling": "none", **flow})
+    # Without replay: a part is in one batch, so what was leased says how many batches there can be.
+    plain = {"filters": [], "coupling": "none", "replay": Dataflow().replay}
+    dataflow = base.dataflow.model_copy(update={**plain, **flow})
     return base.model_copy(update={"policies": policies, "dataflow": dataflow})
 
 

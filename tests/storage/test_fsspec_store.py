@@ -47,7 +47,7 @@ def test_a_filesystem_without_exclusive_create_is_refused() -> None:
     assert caught.value.kind == "unsafe"
 
 
-@pytest.mark.parametrize("url", ["nosuchscheme://x/y", "gs://bucket/x"])
+@pytest.mark.parametrize("url", ["nosuchscheme://x/y", "gsx://bucket/x"])
 def test_unknown_schemes(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_store(url)

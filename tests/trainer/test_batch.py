@@ -78,8 +78,8 @@ def test_a_wholly_masked_sequence_changes_no_gradient(model_folder):
         silent.lags, 0.0, 1.0,
     )  # fmt: skip
     train_batch(other, LoadedBatch(0, [*batch.parts, Part(99, [silent])], {}))
-    for one, two in zip(pupil.model.parameters(), other.model.parameters(), strict=True):
-        torch.testing.assert_close(one, two, atol=1e-6, rtol=0)
+    for one, two in zip(pupil.optimizer.state.values(), other.optimizer.state.values(), strict=True):
+        torch.testing.assert_close(one["exp_avg"], two["exp_avg"], atol=1e-7, rtol=1e-4)
 
 
 def test_metrics_are_those_of_the_batch(model_folder):

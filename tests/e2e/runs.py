@@ -70,7 +70,9 @@ name = "solve_and_verify"
 options = { rounds = 2, accept = "1", reject = "0", retry_prompt = "{prompt}{answer}-", verify_prompt = "{prompt}?" }
 """
 
-PATIENCE_S = 240.0  # for one thing to happen, on a machine that does much else
+# For one thing to happen, on a machine that does much else: a flow run whose runner is killed before its process
+# begins is asked for again after 300 s only (flows/supervisor.py).
+PATIENCE_S = 420.0
 ROWS = "select (select count(*) from trajectories) as there, sum(rows) as said from parts"
 LIVES = ("manager", "pool", "trainer")
 
@@ -130,13 +132,13 @@ class RunUnderTest:
     def answers(self) -> list[Answer]:
         """What the commands said in the end, in the order of their start; nothing is held up any more."""
         self.let_go()
-        answers = [finish(command, timeout_s=240) for command in self.commands]
+        answers = [finish(command, timeout_s=PATIENCE_S) for command in self.commands]
         self.commands.clear()
         return answers
 
     def answer(self) -> Answer:
         """What the command said that was started first; the run stays held up if it is."""
-        return finish(self.commands.pop(0), timeout_s=240)
+        return finish(self.commands.pop(0), timeout_s=PATIENCE_S)
 
     def abandon(self) -> None:
         """End what may still run of it: commands, and by the stop wish everything else."""

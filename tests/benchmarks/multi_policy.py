@@ -252,7 +252,9 @@ def main() -> None:
 
 def _picture(found: dict[str, list[Curves]]) -> str:
     drawn = picture({variant: [curves["score"] for curves in seeds] for variant, seeds in found.items()})
-    return drawn.replace("rollouts spent", "tokens sampled")
+    return drawn.replace("Accuracy against rollouts spent", "Score against tokens sampled").replace(
+        "rollouts spent", "tokens sampled"
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tasks.load_reports import EVENT
 from tests.e2e.runs import RunUnderTest, until
 from tests.e2e.stack import LocalStack
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.parts]
 
 STEPS, PROBLEMS, REPEATS = 8, 6, 2
 HELD = (

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from storage.bucket import _translated
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.google import GoogleStore
 from storage.location import Location
-from storage.store import ObjectStore
+from tests.storage.answering import Answering, answering, six_verbs
 
 SECRET = "d3Jvbmcgc2VjcmV0IDAxMjM0NTY3ODk="
 
@@ -27,44 +25,12 @@ def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class Recording(BaseHTTPRequestHandler):
-    """Answers each request as the class says, and remembers what it was asked."""
-
-    seen: list[tuple[str, str, dict[str, str]]]
-    answer: tuple[int, str]
-
-    def _do(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        type(self).seen.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
-        status, code = self.answer
-        body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode() if code else b""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"0"')
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _do
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Recording]]:
+def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
     """A server in Google's place."""
-    handler = type("Handler", (Recording,), {"seen": [], "answer": (200, "")})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("GOOGLE_STORAGE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    try:
-        yield handler
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering((200, ""), SECRET) as server:
+        monkeypatch.setenv("GOOGLE_STORAGE_ENDPOINT", server.url)
+        yield server
 
 
 def test_urls() -> None:
@@ -83,17 +49,6 @@ def test_azure_without_an_account() -> None:
     assert "AZURE_STORAGE_ACCOUNT_NAME" in caught.value.remedy
 
 
-def verbs(store: ObjectStore) -> list[object]:
-    return [
-        lambda: store.get("a/x"),
-        lambda: store.get_range("a/x", 0, 3),
-        lambda: store.put("a/x", b"1"),
-        lambda: store.create("a/x", b"1"),
-        lambda: list(store.list("a/")),
-        lambda: store.delete("a/x"),
-    ]
-
-
 def test_azure_refuses_a_wrong_key_and_knows_no_such_container(
     azure_store_url: str, azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,14 +56,14 @@ def test_azure_refuses_a_wrong_key_and_knows_no_such_container(
         open_store("az://nothere/x").put("a", b"")
     assert caught.value.kind == "no_bucket"
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", SECRET)
-    for verb in verbs(open_store(azure_store_url)):
+    for verb in six_verbs(open_store(azure_store_url)):
         with pytest.raises(StoreError) as caught:
-            verb()  # type: ignore[operator]
+            verb()
         assert caught.value.kind == "denied" and "AZURE_STORAGE_ACCOUNT_NAME" in caught.value.remedy
         assert SECRET not in f"{caught.value!s}{caught.value!r}"
 
 
-def test_google_creates_only_where_nothing_is(google: type[Recording]) -> None:
+def test_google_creates_only_where_nothing_is(google: Answering) -> None:
     store = open_store("gs://bucket/prefix")
     assert store.create("a/x", b"1") is Created.CREATED
     ((verb, path, headers),) = google.seen
@@ -126,16 +81,16 @@ def test_google_creates_only_where_nothing_is(google: type[Recording]) -> None:
         ((404, "NoSuchBucket"), "no_bucket", "Make the bucket"),
     ],
 )
-def test_google_refuses(google: type[Recording], answer: tuple[int, str], kind: str, remedy: str) -> None:
+def test_google_refuses(google: Answering, answer: tuple[int, str], kind: str, remedy: str) -> None:
     google.answer = answer
-    for verb in verbs(open_store("gs://bucket/prefix")):
+    for verb in six_verbs(open_store("gs://bucket/prefix")):
         with pytest.raises(StoreError) as caught:
-            verb()  # type: ignore[operator]
+            verb()
         assert caught.value.kind == kind and remedy in caught.value.remedy
         assert SECRET not in f"{caught.value!s}{caught.value!r}"
 
 
-def test_google_misses_an_object(google: type[Recording]) -> None:
+def test_google_misses_an_object(google: Answering) -> None:
     google.answer = (404, "NoSuchKey")
     store = open_store("gs://bucket")
     with pytest.raises(NotFound):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -15,9 +13,10 @@ from storage import Created, open_store
 from storage.errors import NotFound, StoreError
 from storage.probe import check_store
 from storage.s3 import S3Store
+from storage.store import ObjectStore
+from tests.storage.answering import Answer, Answering, answering, six_verbs
 
 SECRET = "wrong-secret-0123456789"
-Answer = tuple[int, str]
 
 
 @pytest.fixture(autouse=True)
@@ -31,38 +30,11 @@ def only_these_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def endpoint(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """An S3 endpoint that gives every request the same answer; yields the requests it saw."""
-    seen: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            seen.append(f"{self.command} {self.path}")
-            status, code = answer
-            body = f"<Error><Code>{code}</Code><Message>the text {SECRET}</Message></Error>".encode() if code else b""
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", '"0"')
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    point_at(f"http://127.0.0.1:{server.server_port}", monkeypatch)
-    try:
-        yield seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+def endpoint(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
+    """An S3 endpoint that gives every request the same answer; yields the server."""
+    with answering(answer, f"the text {SECRET}") as server:
+        point_at(server.url, monkeypatch)
+        yield server
 
 
 def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,16 +43,9 @@ def point_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
-def verbs(store: object) -> list[object]:
+def verbs(store: ObjectStore) -> list[Callable[[], object]]:
     assert isinstance(store, S3Store)
-    return [
-        lambda: store.get("a/x"),
-        lambda: store.get_range("a/x", 0, 3),
-        lambda: store.put("a/x", b"1"),
-        lambda: store.create("a/x", b"1"),
-        lambda: list(store.list("a/")),
-        lambda: store.delete("a/x"),
-    ]
+    return six_verbs(store)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +62,17 @@ def verbs(store: object) -> list[object]:
     ],
 )
 def test_refusals(monkeypatch: pytest.MonkeyPatch, answer: Answer, kind: str, remedy: str) -> None:
-    with endpoint(answer, monkeypatch) as seen:
+    with endpoint(answer, monkeypatch) as server:
         store = open_store("s3://bucket/prefix")
         for verb in verbs(store):
             with pytest.raises(StoreError) as caught:
-                verb()  # type: ignore[operator]
+                verb()
             assert caught.value.kind == kind
             assert remedy in caught.value.remedy
             assert caught.value.where.startswith("s3://bucket/prefix/a/")
             assert SECRET not in f"{caught.value!s}{caught.value!r}{caught.value.__cause__!r}"
-        assert len(seen) == 6, "a refusal is not retried"
-        assert all("/bucket" in request for request in seen), "path-style addresses"
+        assert len(server.seen) == 6, "a refusal is not retried"
+        assert all("/bucket" in path for _, path, _ in server.seen), "path-style addresses"
 
 
 def test_missing_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +99,11 @@ def test_what_a_server_does_not_implement_makes_it_unsafe(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("answer", [(503, "SlowDown"), (500, "InternalError")])
 def test_overload_is_retried_then_unreachable(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> None:
-    with endpoint(answer, monkeypatch) as seen, pytest.raises(StoreError) as caught:
+    with endpoint(answer, monkeypatch) as server, pytest.raises(StoreError) as caught:
         open_store("s3://bucket").get("x")
     assert caught.value.kind == "unreachable"
     assert answer[1] in str(caught.value)
-    assert len(seen) > 3
+    assert len(server.seen) > 3
 
 
 def test_a_server_that_ignores_conditions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +165,7 @@ def test_wrong_credentials_at_a_real_server(s3_store_url: str, monkeypatch: pyte
     store = open_store(s3_store_url)
     for verb in verbs(store):
         with pytest.raises(StoreError) as caught:
-            verb()  # type: ignore[operator]
+            verb()
         assert caught.value.kind == "denied"
         assert name in caught.value.remedy
         assert SECRET not in str(caught.value)
@@ -218,7 +183,7 @@ def test_a_missing_bucket_at_moto(moto_env: dict[str, str]) -> None:
     store = open_store("s3://there-is-no-such-bucket/p")
     for verb in verbs(store):
         with pytest.raises(StoreError) as caught:
-            verb()  # type: ignore[operator]
+            verb()
         assert caught.value.kind == "no_bucket"
 
 

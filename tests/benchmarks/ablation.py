@@ -233,8 +233,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 COLOURS = ("#4c566a", "#d08770", "#5e81ac", "#8f5fa8", "#3b8f5a")
 
 
-def picture(curves: dict[str, list[Curve]]) -> str:
-    """The mean curve of each variant as SVG: accuracy against rollouts spent."""
+def picture(curves: dict[str, list[Curve]], up: str = "Accuracy", across: str = "rollouts spent") -> str:
+    """The mean curve of each variant as SVG: ``up`` (0 to 1) against ``across``."""
     width, height, left, bottom = 640, 360, 48, 36
     most = max(found[-1][0] for seeds in curves.values() for found in seeds)
     lines = []
@@ -254,11 +254,11 @@ def picture(curves: dict[str, list[Curve]]) -> str:
         lines.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(points)}"/>')
         y = height - bottom - 12 - 16 * (len(curves) - 1 - number)
         lines.append(f'<text x="{width - 180}" y="{y}" fill="{colour}">{variant}</text>')
-    lines.append(f'<text x="{width / 2:.0f}" y="{height - 2}" text-anchor="middle">rollouts spent</text>')
+    lines.append(f'<text x="{width / 2:.0f}" y="{height - 2}" text-anchor="middle">{across}</text>')
     body = "\n".join(lines)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        f'font-size="12">\n<title>Accuracy against rollouts spent</title>\n{body}\n</svg>\n'
+        f'font-size="12">\n<title>{up} against {across}</title>\n{body}\n</svg>\n'
     )
 
 

@@ -121,6 +121,8 @@ class Study:
     def _problems(self, seed: int) -> tuple[Path, Path]:
         """Files of the sums that are trained on and, all of them others, of those that are held out."""
         files = self._folder / f"train-{seed}.jsonl", self._folder / f"held-{seed}.jsonl"
+        if files[1].exists():
+            return files
         made = addition(seed, digits=2, count=4096 + HELD_OUT)
         for file, part in zip(files, (made[:-HELD_OUT], made[-HELD_OUT:]), strict=True):
             file.write_text("\n".join(map(_line, part)))
@@ -155,21 +157,17 @@ def _read(run: Run, policies: Sequence[str]) -> Curves:
     """Score and rewards against the tokens that had been sampled."""
     parts = run.table("parts").select(["policy", "group_id", "response_tokens"]).to_pylist()
     tokens_of = {(part["policy"], part["group_id"]): part["response_tokens"] or 0 for part in parts}
-    spent, at = 0, {}
+    spent, at, begun = 0, {}, {}
     for seq, record in run.fold.decisions:
         for decision in record.decisions:
             if isinstance(decision, r.Admitted):
                 spent += sum(tokens_of.get((policy, group), 0) for group in decision.groups for policy in policies)
+            elif isinstance(decision, r.EvalStarted):
+                begun[decision.round] = seq
         at[seq] = spent
     curves: Curves = {"score": []}
-    begun = {
-        decision.round: at[seq]
-        for seq, record in run.fold.decisions
-        for decision in record.decisions
-        if isinstance(decision, r.EvalStarted)
-    }
     for row in run.table("evaluations").to_pylist():
-        curves["score"].append((begun[row["round"]], dict(row["figures"])["avg@1"]))
+        curves["score"].append((at[begun[row["round"]]], dict(row["figures"])["avg@1"]))
     for policy in policies:
         rows = [row for row in run.table("batches").to_pylist() if row["policy"] == policy and row["consumed"]]
         curves[policy] = [(at[row["decision"]], row["reward_mean"]) for row in rows]
@@ -245,16 +243,10 @@ def main() -> None:
     found = {variant: [done[f"{seed}/{variant}"] for seed in given.seeds] for variant in VARIANTS}
     rows = summary(found)
     if given.picture:
-        given.picture.write_text(_picture(found))
+        scores = {variant: [curves["score"] for curves in seeds] for variant, seeds in found.items()}
+        given.picture.write_text(picture(scores, "Score", "tokens sampled"))
     report = {"benchmark": "multi_policy", "rows": rows, "curves": found, "seeds": given.seeds}
     print(json.dumps(report, indent=2) if given.json else table(rows))
-
-
-def _picture(found: dict[str, list[Curves]]) -> str:
-    drawn = picture({variant: [curves["score"] for curves in seeds] for variant, seeds in found.items()})
-    return drawn.replace("Accuracy against rollouts spent", "Score against tokens sampled").replace(
-        "rollouts spent", "tokens sampled"
-    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.config import RunConfig
@@ -88,23 +88,7 @@ def scale(
     config = load_run_config(store, run)
     view = ScaleView(store, config)
     view.poll()
-    counts = view.counts()
-    if region not in counts:
-        raise ConfigError(
-            f"the run {run} has no pool in a region {region!r}",
-            where="region",
-            remedy=f"Pools are configured in: {', '.join(counts)}",
-            kind="region",
-        )
-    if pools is not None and not 0 <= pools <= LARGEST_REGION:
-        raise ConfigError(f"{pools} pools are not possible", where="pools", remedy=f"0 to {LARGEST_REGION}")
-    if pools == 0 and sum(counts.values()) == counts[region]:
-        raise ConfigError(
-            f"the run {run} would have no pool left",
-            where="pools",
-            remedy=f"`astraflow pause {run}` lets it stand still, `astraflow stop {run}` ends it",
-            kind="no_pool",
-        )
+    _check_scale(config, view, region, pools)
 
     def heard(decision: AnyDecision) -> bool:
         return isinstance(decision, Scaled) and region in decision.pools
@@ -113,6 +97,55 @@ def scale(
     _steer(store, config, [wish], heard, timeout_s)
     view.poll()
     return view.counts()
+
+
+def pools_of(text: str) -> int | None:
+    """A number of pools as a person writes it; None for ``auto``."""
+    if text.strip() == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is not a number of pools", where="pools", remedy="Say 0, 1, 2, … or auto", kind="pools"
+        ) from None
+
+
+def scaled_text(region: str, pools: int | None, wanted: Mapping[str, int]) -> str:
+    """What ``scale`` came to, in words."""
+    numbers = ", ".join(f"{where} {number}" for where, number in wanted.items())
+    then = f"nothing holds {region} any more" if pools is None else f"{region} stays so until it is set to auto"
+    return f"pools wanted are {numbers}; {then}"
+
+
+def _check_scale(config: RunConfig, view: ScaleView, region: str, pools: int | None) -> None:
+    """Raise ``ConfigError`` for a number of pools that the run can't have."""
+    counts, run = view.counts(), config.name
+    if region not in counts:
+        raise ConfigError(
+            f"the run {run} has no pool in a region {region!r}",
+            where="region",
+            remedy=f"Pools are configured in: {', '.join(counts)}",
+            kind="region",
+        )
+    if pools is None and config.scale.mode != "act" and region not in view.book.held:
+        raise ConfigError(
+            f"nothing but a number moves the pools of {run}: its scale.mode is {config.scale.mode!r}",
+            where="pools",
+            remedy='Say a number; a run whose recipe has [scale] mode = "act" follows its load reports',
+            kind="not_scaled",
+        )
+    if pools is not None and not 0 <= pools <= LARGEST_REGION:
+        raise ConfigError(
+            f"{pools} pools are not possible", where="pools", remedy=f"Say 0 to {LARGEST_REGION}", kind="pools"
+        )
+    if pools == 0 and sum(counts.values()) == counts[region]:
+        raise ConfigError(
+            f"the run {run} would have no pool left",
+            where="pools",
+            remedy=f"`astraflow pause {run}` lets it stand still, `astraflow stop {run}` ends it",
+            kind="no_pool",
+        )
 
 
 def _drainable(store: ObjectStore, keys: RunKeys) -> list[str]:

@@ -186,7 +186,8 @@ for command in (
     taking_out.export,
     taking_out.show,
 ):
-    app.command(epilog=EPILOG)(command)
+    settings = {"ignore_unknown_options": command is steering.scale}  # -1 is a number, if a wrong one
+    app.command(epilog=EPILOG, context_settings=settings)(command)
 app.command("eval", epilog=EPILOG)(evaluating.evaluations)
 app.add_typer(weights.app)
 

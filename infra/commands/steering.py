@@ -71,22 +71,16 @@ def scale(
     as_json: Json = False,
 ) -> None:
     """Set how many pools a region has. Missing ones start; the last ones hand back and leave."""
+    from astraflow.wishes import pools_of, scaled_text
     from infra import wishes
-    from storage.errors import ConfigError
 
     opened, name = named_run(run, store, last=False)
-    if pools != "auto" and not pools.isdecimal():
-        raise ConfigError(f"{pools!r} is not a number of pools", where="N", remedy="Say 0, 1, 2, … or auto")
-    count = None if pools == "auto" else int(pools)
+    count = pools_of(pools)
     wanted = wishes.scale(opened, name, region, count, reason="astraflow scale", timeout_s=timeout_s)
     if as_json:
         print_json({"run": name, "region": region, "held": count is not None, "pools_wanted": wanted})
-        return
-    numbers = ", ".join(f"{where} {number}" for where, number in wanted.items())
-    then = (
-        f"`astraflow scale {name} {region} auto` lets load reports move it" if count is not None else "as reports ask"
-    )
-    say(f"{name}: pools wanted are {numbers}; {then}")
+    else:
+        say(f"{name}: {scaled_text(region, count, wanted)}")
 
 
 def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:

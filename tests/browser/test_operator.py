@@ -5,6 +5,7 @@ The figures that the pages show are compared with those counted from the store.
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from playwright.sync_api import expect
 
 from astraflow.config import Dataflow, Problems, RunConfig, Trainer
+from flows.operate import operate
 from tests.browser.ui import Operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.operator, pytest.mark.timeout(900)]
@@ -21,10 +23,8 @@ NAME = str(RunConfig.model_fields["name"].description)
 LR = str(Trainer.model_fields["lr"].description)
 GROUP_SIZE = str(Dataflow.model_fields["group_size"].description)
 SOURCE = str(Problems.model_fields["source"].description)
-ACTION = (
-    "pause: give no more leases; resume: give them again; stop: end the run, with checkpoints; "
-    "drain: let one participant finish and leave."
-)
+FORM = inspect.signature(operate.fn).parameters
+ACTION = str(FORM["action"].default.description)
 
 
 def test_the_form_is_the_recipe_and_a_finished_run_shows_its_figures(operator: Operator) -> None:

@@ -27,12 +27,15 @@ from astraflow.follow import RunFollower
 from astraflow.participant import DecisionsReader
 from astraflow.recipe import load_run_config
 from astraflow.records import (
+    AnyDecision,
     DecisionRecord,
     DrainRequested,
     Epoch,
     FactRecord,
     Paused,
+    PoolsWanted,
     Resumed,
+    Scaled,
     Status,
     Stopped,
     Wanted,
@@ -264,22 +267,35 @@ def test_steering_from_a_form(config: RunConfig) -> None:
         operate(run=config.name, action="drain", store=config.store)
     with pytest.raises(ConfigError, match=r"no (participant|pool or trainer) 'pool-x'"):
         operate(run=config.name, action="drain", participant="pool-x", store=config.store)
+    with pytest.raises(ConfigError, match="no pool in a region 'mars'"):
+        operate(run=config.name, action="scale", region="mars", pools="2", store=config.store)
+    with pytest.raises(ConfigError, match="-2 pools are not possible"):
+        operate(run=config.name, action="scale", region="far-away", pools="-2", store=config.store)
+    with pytest.raises(ConfigError, match="'' is not a number of pools"):
+        operate(run=config.name, action="scale", region="far-away", store=config.store)
+    with pytest.raises(ConfigError, match=r"pause takes no pools.*or choose scale"):
+        operate(run=config.name, action="pause", pools="2", store=config.store)
+    with pytest.raises(ConfigError, match=r"stop takes no participant.*or choose drain"):
+        operate(run=config.name, action="stop", participant="pool-x", store=config.store)
     with pytest.raises(ParameterTypeError, match="action"):
         operate(run=config.name, action="fly", store=config.store)  # type: ignore[arg-type]
     manager = threading.Thread(target=answer_wishes, args=(store, keys))
     manager.start()
     status = Status(participant="pool-far-1", role="pool", state="live")
     store.put(keys.status(status.participant), encode(status))
-    for action in ("pause", "resume", "drain", "stop"):
-        participant = status.participant if action == "drain" else ""
-        said = operate(run=config.name, action=action, participant=participant, store=config.store)
-        assert action in said or "stopped" in said
+    assert "to pause" in operate(run=config.name, action="pause", store=config.store)
+    assert "to resume" in operate(run=config.name, action="resume", store=config.store)
+    said = operate(run=config.name, action="scale", region=" far-away ", pools="2", store=config.store)
+    assert "pools wanted are far-away 2; far-away stays so" in said
+    assert "to drain" in operate(run=config.name, action="drain", participant=status.participant, store=config.store)
+    assert "has stopped" in operate(run=config.name, action="stop", store=config.store)
     manager.join()
     decided = [r for _, record in DecisionsReader(store, keys).poll() for r in record.decisions]
     assert [type(decision).__name__ for decision in decided] == [
         "Paused",
         "Resumed",
         "Resumed",
+        "Scaled",
         "DrainRequested",
         "Stopped",
     ]
@@ -301,7 +317,9 @@ def answer_wishes(store: ObjectStore, keys: RunKeys) -> None:
                 continue
             seen.add(info.key)
             wishes = decode(store.get(info.key), FactRecord, where=info.key).facts
-            decisions = [answers[wish.what](wish) for wish in wishes if isinstance(wish, Wanted)]
+            decisions: list[AnyDecision] = [answers[wish.what](wish) for wish in wishes if isinstance(wish, Wanted)]
+            asked = [wish for wish in wishes if isinstance(wish, PoolsWanted)]
+            decisions += [Scaled(pools={wish.region: wish.pools}, held=[wish.region], reason="") for wish in asked]
             record = DecisionRecord(
                 id=str(seq), epoch=1, now=float(seq), cursors={}, observations={}, decisions=decisions
             )

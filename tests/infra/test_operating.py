@@ -110,6 +110,34 @@ def test_what_cannot_be_steered_is_said(manager: threading.Thread, store: Object
     assert "the run is over: astraflow stop" in str(over.exception)
 
 
+def test_regions_are_scaled(manager: threading.Thread, store: ObjectStore) -> None:
+    said = astraflow("scale", "small", "local", "2")
+    assert said.output == "small: pools wanted are local 2; local stays so until it is set to auto\n"
+    assert json.loads(astraflow("scale", "small", "local", "auto", "--json").output) == {
+        "run": "small",
+        "region": "local",
+        "held": False,
+        "pools_wanted": {"local": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("region", "pools", "kind", "message"),
+    [
+        ("nowhere", "2", "region", "Pools are configured in: local"),
+        ("local", "two", "pools", "Say 0, 1, 2, … or auto"),
+        ("local", "-1", "pools", "-1 pools are not possible"),
+        ("local", "0", "no_pool", "would have no pool left"),
+        ("local", "auto", "not_scaled", "its scale.mode is 'off'"),
+    ],
+)
+def test_what_cannot_be_scaled_is_said(store: ObjectStore, region: str, pools: str, kind: str, message: str) -> None:
+    said = astraflow("scale", "small", region, pools)
+    assert isinstance(said.exception, AstraFlowError), said.output
+    assert (said.exception.kind, said.exception.exit_code) == (kind, 2)
+    assert message in str(said.exception)
+
+
 def test_a_wish_that_nobody_hears_has_a_deadline(store: ObjectStore) -> None:
     said = astraflow("resume", "small", "--timeout", "0.3")
     assert isinstance(said.exception, AstraFlowError)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from astraflow import wishes
-from astraflow.config import RunConfig
+from astraflow.config import Pool, RunConfig, Scale
 from astraflow.dataflow.manager import Manager
 from astraflow.participant import Outbox
 from astraflow.recipe import dump_toml
@@ -124,3 +124,71 @@ def test_a_drain_names_its_participant(place: Place) -> None:
     wishes.drain(place.store, "run", "pool-local-1", reason="why not", timeout_s=10)
     records = [place.store.get(info.key) for info in place.store.list("run/decisions/")]
     assert any(b'"DrainRequested"' in data and b"why not" in data for data in records)
+
+
+TWO_REGIONS = CONFIG.model_copy(update={"pools": {"home": Pool(), "far": Pool(region="west")}})
+MOVED = TWO_REGIONS.model_copy(update={"scale": Scale(mode="act")})
+
+
+def test_a_region_gets_the_pools_that_a_person_asks_for() -> None:
+    with Place(TWO_REGIONS) as place:
+        wanted = wishes.scale(place.store, "run", "west", 3, reason="more", timeout_s=10)
+        assert wanted == {"local": 1, "west": 3} and place.manager.state.ledger.scaling.held == ["west"]
+        assert wishes.scaled_text("west", 3, wanted).startswith("pools wanted are local 1, west 3; west stays so")
+        again = wishes.scale(place.store, "run", "west", None, reason="", timeout_s=10)
+        assert again == {"local": 1, "west": 3} and place.manager.state.ledger.scaling.held == []
+        assert wishes.scaled_text("west", None, again).endswith("nothing holds west any more")
+
+
+@pytest.mark.parametrize(
+    ("region", "pools", "kind", "what", "remedy"),
+    [
+        ("east", 1, "region", "no pool in a region 'east'", "Pools are configured in: local, west"),
+        ("", 1, "region", "no pool in a region ''", "Pools are configured in: local, west"),
+        ("west", -1, "pools", "-1 pools are not possible", "Say 0 to 1000"),
+        ("west", 1001, "pools", "1001 pools are not possible", "Say 0 to 1000"),
+        ("west", None, "not_scaled", "its scale.mode is 'off'", 'has [scale] mode = "act"'),
+    ],
+)
+def test_a_number_of_pools_that_cannot_be(region: str, pools: int | None, kind: str, what: str, remedy: str) -> None:
+    with Place(TWO_REGIONS) as place:
+        with pytest.raises(ConfigError) as caught:
+            wishes.scale(place.store, "run", region, pools, reason="", timeout_s=10)
+        assert (caught.value.kind, place.manager.state.ledger.scaling.changes) == (kind, 0)
+        assert what in caught.value.what and remedy in caught.value.remedy
+
+
+def test_the_last_pool_of_a_run_stays() -> None:
+    with Place(TWO_REGIONS) as place:
+        assert wishes.scale(place.store, "run", "local", 0, reason="", timeout_s=10) == {"local": 0, "west": 1}
+        with pytest.raises(ConfigError, match="would have no pool left") as caught:
+            wishes.scale(place.store, "run", "west", 0, reason="", timeout_s=10)
+        assert "`astraflow pause run`" in caught.value.remedy
+        assert wishes.scale(place.store, "run", "local", 1, reason="", timeout_s=10) == {"local": 1, "west": 1}
+        assert wishes.scale(place.store, "run", "west", 0, reason="", timeout_s=10) == {"local": 1, "west": 0}
+
+
+def test_a_run_that_follows_its_load_can_be_left_to_it() -> None:
+    with Place(MOVED) as place:
+        assert wishes.scale(place.store, "run", "west", None, reason="", timeout_s=10) == {"local": 1, "west": 1}
+        assert place.manager.state.ledger.scaling.changes == 1
+
+
+def test_a_run_that_is_over_is_not_scaled(place: Place) -> None:
+    place.outbox.append([Left()])
+    wishes.stop(place.store, "run", reason="enough", timeout_s=10)
+    with pytest.raises(ConfigError, match="the run is over: enough") as caught:
+        wishes.scale(place.store, "run", "local", 2, reason="", timeout_s=10)
+    assert caught.value.remedy == "Nothing of it can scale"
+
+
+@pytest.mark.parametrize(("text", "pools"), [("0", 0), (" 12 ", 12), ("-1", -1), ("auto", None)])
+def test_a_number_of_pools_as_it_is_written(text: str, pools: int | None) -> None:
+    assert wishes.pools_of(text) == pools
+
+
+@pytest.mark.parametrize("text", ["", "two", "1.5", "Auto", "None"])
+def test_what_is_no_number_of_pools(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a number of pools") as caught:
+        wishes.pools_of(text)
+    assert (caught.value.where, caught.value.remedy) == ("pools", "Say 0, 1, 2, … or auto")

@@ -40,7 +40,6 @@ class RunState:
         trainers = {name: config.trainer_of(name) for name in config.trained}
         self.batch_size = {name: trainer.batch_size for name, trainer in trainers.items()}
         self.steps = {name: trainer.steps for name, trainer in trainers.items()}
-        self.stores = {"", config.store, *(region.store for region in config.regions.values() if region.store)}
         self.algorithms: Algorithms = load_algorithms(config)
         self.ledger = Ledger(policies={name: PolicyQueue(frozen=config.policies[name].frozen) for name in self.names})
         self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first

@@ -44,13 +44,14 @@ class _Check:
     teller: Participant
     role: str
     policies: list[str]
+    region: str
     learned: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
 
 
 def refusal(state: RunState, participant: str, record: r.FactRecord) -> str:
     """The reason why ``record`` must be rejected; empty if it may be folded."""
     teller = state.participants[participant]
-    check = _Check(state, participant, teller, teller.role, teller.policies)
+    check = _Check(state, participant, teller, teller.role, teller.policies, teller.region)
     try:
         _need(record.participant == participant, f"it says it is {record.participant!r}'s")
         for fact in record.facts:
@@ -83,7 +84,7 @@ def _pool_joined(check: _Check, fact: r.PoolJoined) -> None:
     _need(1 <= fact.capacity <= LARGEST, f"capacity {fact.capacity} is not possible")
     for policy in fact.policies:
         _queue(check, policy)
-    check.role, check.policies = "pool", fact.policies
+    check.role, check.policies, check.region = "pool", fact.policies, fact.region
 
 
 def _applied(check: _Check, fact: r.Applied) -> None:
@@ -201,8 +202,15 @@ def _values(thing: r.PartsObject, columns: Columns) -> None:
         _need(lengths.min() >= 0 and lengths.max() <= LARGEST, "a length that is not possible")
 
 
+def _stores(check: _Check) -> tuple[str | None, ...]:
+    """Where the pool may write: a reader opens no store that the config does not name, nor another region's for it."""
+    config = check.state.config
+    region = config.regions.get(check.region)
+    return "", config.store, region.store if region else None
+
+
 def _path(check: _Check, thing: r.PartsObject) -> None:
-    _need(thing.store in check.state.stores, f"{thing.store!r} is no store of this run")
+    _need(thing.store in _stores(check), f"{thing.store!r} is neither the run's store nor that of its region")
     path = RunKeys(check.state.config.name).parse_trajectory(thing.path)
     if path is None:
         raise _Refusal(f"{thing.path!r} is no trajectory path of this run")

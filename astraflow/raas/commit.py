@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection
 
 from astraflow.raas.contact import Contact
+from astraflow.raas.depot import Depot
 from astraflow.raas.facts import FactWriter
 from astraflow.raas.group import PlayedGroup
 from astraflow.raas.rows import Bundle, Origin, bundle, describe, to_table
@@ -19,8 +20,7 @@ from astraflow.records import Committed, PartsObject
 from storage.commit_points import commit_point
 from storage.errors import DeadlineError
 from storage.keys import RunKeys
-from storage.store import ObjectStore
-from storage.tables import write_table
+from storage.tables import Written, encode_table, hash_bytes
 
 _ANNOUNCE_S = 30.0
 
@@ -30,7 +30,7 @@ class Committer:
 
     def __init__(
         self,
-        store: ObjectStore,
+        depot: Depot,
         keys: RunKeys,
         origin: Origin,
         writer: FactWriter,
@@ -43,7 +43,7 @@ class Committer:
         self.trajectories = 0
         self.tokens = 0  # sampled, the prompts aside
         self.first_at: float | None = None  # monotonic time at which the first group was in the log
-        self._store = store
+        self._depot = depot
         self._keys = keys
         self._origin = origin
         self._writer = writer
@@ -68,12 +68,20 @@ class Committer:
             self._hurry.set()
 
     async def all_committed(self) -> None:
-        """Wait until everything that was put is in the log."""
+        """Wait until everything that was put is in the log, which nothing may hold up any more: the pool leaves."""
         self.hurry()
+        self._depot.hurry()
         await self._free.wait()
 
     async def run(self) -> None:
         """Flush for ever."""
+        try:
+            await self._depot.begin()
+            await self._flush_for_ever()
+        finally:
+            await self._depot.close()
+
+    async def _flush_for_ever(self) -> None:
         flushed_at = -self._flush_s
         while True:
             await self._arrived.wait()
@@ -98,7 +106,7 @@ class Committer:
     async def _flush(self, groups: list[PlayedGroup]) -> None:
         bundles = bundle(groups)
         commit_point("pool.before_upload")
-        objects = await asyncio.gather(*(self._contact.ask(self._upload, item) for item in bundles))
+        objects = await asyncio.gather(*(self._upload(item) for item in bundles))
         commit_point("pool.after_upload")
         await self._announcements(objects)
         self._writer.put(
@@ -115,10 +123,17 @@ class Committer:
         self.trajectories += sum(len(item.rows) for item in bundles)
         self.tokens += sum(sum(item.response_tokens) for item in objects)
 
-    def _upload(self, item: Bundle) -> PartsObject:
-        """Write one object (in a thread)."""
+    async def _upload(self, item: Bundle) -> PartsObject:
+        """Write one object."""
         path = self._keys.trajectory(item.policy, item.version, self._origin.pool, uuid.uuid4().hex[:12])
-        return describe(item, path, write_table(self._store, path, to_table(item.rows, self._origin)))
+        data, written = await self._contact.run(self._encode, item)
+        store = await self._depot.put(path, data)
+        return describe(item, path, written, store)
+
+    def _encode(self, item: Bundle) -> tuple[bytes, Written]:
+        """The object's bytes (in a thread), and what a record must say of them."""
+        data = encode_table(to_table(item.rows, self._origin))
+        return data, Written(len(data), hash_bytes(data))
 
     async def _announcements(self, objects: list[PartsObject]) -> None:
         """Wait until every version in ``objects`` was put as ``Applied``: the record must stand behind it."""

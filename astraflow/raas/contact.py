@@ -54,6 +54,11 @@ class Contact:
                 self._answered = self._clock()
                 return answer
 
+    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``call`` in one of the threads, once: work for the store that does not ask it."""
+        work = functools.partial(call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     def close(self) -> None:
         """Start nothing more; calls that are under way end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)

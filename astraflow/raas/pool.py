@@ -24,6 +24,7 @@ from astraflow.participant import Beat, DecisionsReader, Outbox, beat_every_s, n
 from astraflow.problems import Problem, data_hash, problems_from_table
 from astraflow.raas.commit import Committer
 from astraflow.raas.contact import Contact
+from astraflow.raas.depot import Depot
 from astraflow.raas.evaluating import Exam, make_exam
 from astraflow.raas.facts import FactWriter
 from astraflow.raas.gateway import Gateway
@@ -117,8 +118,9 @@ class PoolLife:
         self._writer = FactWriter(Outbox(store, self._keys, participant), self._contact)
         local = is_near(store.url)
         flush_s = self._section.flush_s
+        self._depot = Depot.of(store, config, self._section, self._contact)
         self._committer = Committer(
-            store,
+            self._depot,
             self._keys,
             Origin(
                 run=config.name,
@@ -319,6 +321,7 @@ class PoolLife:
                 "trajectories": self._committer.trajectories,
                 "tokens_per_s": (sampled - tokens) / (now - before),
                 "store_faults": self._contact.faults,
+                **self._depot.figures,
                 "requests_served": self._gateway.served if self._gateway else 0,
                 "requests_turned_away": self._gateway.turned_away if self._gateway else 0,
                 "refused_updates": sum(served.refused for served in self._served.values()),

@@ -112,8 +112,8 @@ def trajectory_id(row: Row) -> str:
     return f"{row.lease.group}-{row.lease.attempt}-{row.episode}-{row.trajectory.role}-{row.trajectory.slot}"
 
 
-def describe(item: Bundle, path: str, written: Written) -> PartsObject:
-    """What the log says about an object that holds a bundle."""
+def describe(item: Bundle, path: str, written: Written, store: str = "") -> PartsObject:
+    """What the log says about an object that holds a bundle and lies in ``store`` (empty: the run's)."""
     groups: list[int] = []
     starts: list[int] = []
     counts: list[int] = []
@@ -127,6 +127,7 @@ def describe(item: Bundle, path: str, written: Written) -> PartsObject:
     return PartsObject(
         policy=item.policy,
         path=path,
+        store=store,
         size_bytes=written.size_bytes,
         hash=written.hash,
         groups=groups,

@@ -19,10 +19,19 @@ from storage.store import Created, ObjectInfo, ObjectStore
 
 def weights_store(store: ObjectStore, config: RunConfig, pool: Pool) -> ObjectStore:
     """The store in which ``pool`` reads a policy's weights: its region's if that has one, else the run's."""
-    region = config.regions.get(pool.region)
-    if region is None or region.store is None:
+    near = region_store(store, config, pool.region)
+    if near is None:
         return store
-    return RegionStore(store, open_store(region.store), timeout_s=region.mirror_timeout_s)
+    return RegionStore(store, near, timeout_s=config.regions[pool.region].mirror_timeout_s)
+
+
+def region_store(store: ObjectStore, config: RunConfig, region: str) -> ObjectStore | None:
+    """The store of ``region``'s own; None if it has none, or the run's ``store`` is it."""
+    section = config.regions.get(region)
+    if section is None or section.store is None:
+        return None
+    near = open_store(section.store)
+    return None if near.url == store.url else near
 
 
 class RegionStore:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from astraflow import records as r
+from astraflow.config import Region
 from tests.dataflow.drive import Drive, leased_groups, make_config, make_parts, of
 
 
@@ -57,7 +58,7 @@ POOL = {
     "versions that cross": (_object(version_max=[0, 0, 0, -1]), "version_min above"),
     "a negative length": (_object(prompt_tokens=[3, 3, 3, -1]), "length that is not possible"),
     "a huge length": (_object(response_tokens=[3, 3, 3, 2**40]), "length that is not possible"),
-    "a store that is not the run's": (_object(store="s3://elsewhere"), "no store of this run"),
+    "a store that is not the run's": (_object(store="s3://elsewhere"), "neither the run's store nor"),
     "a reward too large for its column": (_committed(rewards=(1e39, 0.0)), "reward beyond"),
     "rewards whose spread is no number": (_committed(rewards=(1.5e308, -1.5e308)), "reward beyond"),
     "a length that no column holds": (_object(response_tokens=[5, 5, 5, 2**63]), "not possible"),
@@ -238,6 +239,26 @@ def test_nobody_is_heard_after_leaving() -> None:
     decisions = drive.step()
     assert not of(decisions, r.Admitted)
     assert drive.state.participants["pool-a"].cursor == 3
+
+
+@pytest.mark.parametrize(
+    ("store", "is_in"),
+    [("", True), ("s3://root", True), ("s3://here", True), ("s3://there", False), ("s3://here/", False)],
+)
+@pytest.mark.parametrize("joins_with_it", [False, True])
+def test_a_pool_may_name_the_runs_store_and_its_own_regions(store: str, is_in: bool, joins_with_it: bool) -> None:
+    regions = {"here": Region(store="s3://here"), "there": Region(store="s3://there"), "bare": Region()}
+    drive = Drive(make_config().model_copy(update={"store": "s3://root", "regions": regions}))
+    drive.ready()
+    said: list[r.AnyFact] = [msgspec.structs.replace(_object(store=store))]
+    if joins_with_it:  # in a record that says the region anew
+        joined = r.PoolJoined(pool="local", region="here", policies=["solver"], capacity=8, engine="x", data_hash="abc")
+        drive.state.participants["pool-a"].region = drive.mirror.participants["pool-a"].region = "bare"
+        said.insert(0, joined)
+    drive.say("pool-a", *said)
+    decisions = drive.step()
+    assert bool(of(decisions, r.Admitted)) is is_in
+    assert [d.reason.endswith("of its region") for d in of(decisions, r.Rejected)] == [True] * (not is_in)
 
 
 def test_a_trainer_needs_no_introduction() -> None:

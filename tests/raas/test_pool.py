@@ -224,6 +224,30 @@ async def test_the_log_says_what_the_rows_say(tiny: Path) -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_pool_of_a_region_with_a_store_writes_its_rows_there(tiny: Path, is_away: bool) -> None:
+    near = MemoryStore.at(f"memory://pool-near-{is_away}")
+    faults = FaultPlan(error_before=1.0 if is_away else 0.0)
+    bench = Bench(
+        tiny,
+        regions={"west": {"store": near.url, "mirror_timeout_s": 0.05}},
+        pools={"local": {"region": "west"}},
+    )
+    near._faults = faults
+    async with bench.pool(ScriptedEngine(always("1"))):
+        bench.lease(0, 1, problem=3)
+        await bench.until(lambda: sum(len(c.groups) for c in bench.facts(Committed)) == 2)
+        await bench.until(lambda: bench.status().figures.get("committed_groups") == 2)
+        figures = bench.status().figures
+    items = [item for c in bench.facts(Committed) for item in c.objects]
+    store, other = (bench.truth, near.client()) if is_away else (near, bench.truth)
+    assert {item.store for item in items} == {"" if is_away else near.url}
+    assert sum(read_table(store, item.path, item.hash).num_rows for item in items) == 4
+    assert not list(other.list(bench.keys.trajectories))
+    assert figures["far_objects"] == (len(items) if is_away else 0)
+    assert all(item.path.startswith(bench.keys.trajectories) for item in items)
+
+
 async def test_rewards_are_the_workflows(tiny: Path) -> None:
     bench = Bench(tiny)
     right = bench.problems[3].answer

@@ -19,6 +19,8 @@ from storage.errors import DataError
 PROTOCOL = 1
 LARGEST_REWARD = 1e30
 """A reward beyond ± this is refused: it and its spread must stay finite as JSON and in a float32 column."""
+EVERYWHERE = "*"
+"""In place of a region: all that shall have pools."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -180,11 +182,15 @@ class Ended(Fact, frozen=True, kw_only=True, tag="Ended"):
 
 
 class Wanted(Fact, frozen=True, kw_only=True, tag="Wanted"):
-    """A wish: ``drain`` or ``lost`` (its process is dead) a participant, ``pause``/``resume`` a policy, ``stop``."""
+    """A wish: ``drain`` or ``lost`` (its process is dead) a participant, ``stop``, ``pause``/``resume``.
+
+    What is paused is the policy ``target``, the ``region``, or without either the run.
+    """
 
     what: str
     target: str = ""
     reason: str = ""
+    region: str = ""
 
 
 class PoolsWanted(Fact, frozen=True, kw_only=True, tag="PoolsWanted"):
@@ -386,16 +392,21 @@ class DrainRequested(Decision, frozen=True, kw_only=True, tag="DrainRequested"):
 
 
 class Paused(Decision, frozen=True, kw_only=True, tag="Paused"):
-    """No leases are given for ``policy`` (empty: for any) until ``Resumed``."""
+    """No leases are given for ``policy`` (empty: for any) until ``Resumed``; with a ``region``, to no pool there.
+
+    ``EVERYWHERE`` is the manager's own word: each region that shall have pools is paused, so no deadline runs.
+    """
 
     policy: str
     reason: str = ""
+    region: str = ""
 
 
 class Resumed(Decision, frozen=True, kw_only=True, tag="Resumed"):
-    """Leases are given again for ``policy`` (empty: for all)."""
+    """Leases are given again for ``policy`` (empty: for all), or to pools of the ``region``."""
 
     policy: str
+    region: str = ""
 
 
 class Stopped(Decision, frozen=True, kw_only=True, tag="Stopped"):

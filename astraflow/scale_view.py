@@ -1,4 +1,4 @@
-"""Following the numbers of pools that a run's manager decided, from the newest snapshot on: for whoever starts them."""
+"""Following what a run's manager decided on regions, from the newest snapshot on: for whoever starts pools or asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from astraflow.config import RunConfig
 from astraflow.dataflow.ledger import decode_ledger
 from astraflow.dataflow.scale_book import ScaleBook
 from astraflow.participant import DecisionsReader
-from astraflow.records import Scaled
+from astraflow.records import Paused, Resumed, Scaled
 from storage.errors import DataError, NotFound
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -31,6 +31,8 @@ class ScaleView:
                 for decision in record.decisions:
                     if isinstance(decision, Scaled):
                         self.book.take(decision, {})
+                    elif isinstance(decision, Paused | Resumed) and decision.region:
+                        self.book.pause(decision, {})
 
     def counts(self) -> dict[str, int]:
         """Pools that each region shall have."""

@@ -39,25 +39,38 @@ def stop(store: ObjectStore, run: str, *, reason: str, timeout_s: float = STOP_T
     return answer.reason if isinstance(answer, Stopped) else ""
 
 
-def pause(store: ObjectStore, run: str, policy: str, *, reason: str, timeout_s: float = WISH_TIMEOUT_S) -> None:
-    """No more leases for ``policy`` (empty: for any) from the manager's answer on. Raises as ``stop`` does."""
+def pause(
+    store: ObjectStore, run: str, policy: str, *, region: str = "", reason: str, timeout_s: float = WISH_TIMEOUT_S
+) -> None:
+    """No more leases for ``policy``, or to pools of ``region``, or (both empty) at all, from the manager's answer on.
+
+    Raises as ``drain`` does.
+    """
+    config = load_run_config(store, run)
+    _check_pause(config, policy, region)
 
     def heard(decision: AnyDecision) -> bool:
-        return isinstance(decision, Paused) and decision.policy == policy
+        return isinstance(decision, Paused) and (decision.policy, decision.region) == (policy, region)
 
+    wish = Wanted(what="pause", target=policy, region=region, reason=reason)
+    _steer(store, config, [wish], heard, timeout_s)
+
+
+def resume(store: ObjectStore, run: str, policy: str, *, region: str = "", timeout_s: float = WISH_TIMEOUT_S) -> None:
+    """Leases for ``policy``, or to pools of ``region``, again; both empty: all, however it was paused."""
     config = load_run_config(store, run)
-    _steer(store, config, [Wanted(what="pause", target=policy, reason=reason)], heard, timeout_s)
-
-
-def resume(store: ObjectStore, run: str, policy: str, *, timeout_s: float = WISH_TIMEOUT_S) -> None:
-    """Leases for ``policy`` again; empty: for all, however they were paused."""
-    config = load_run_config(store, run)
-    policies = [policy] if policy else [*config.trained, ""]
+    _check_pause(config, policy, region)
+    wanted = [Wanted(what="resume", target=policy, region=region)]
+    if not (policy or region):
+        view = ScaleView(store, config)
+        view.poll()
+        regions = [Wanted(what="resume", region=name) for name in view.book.regions_paused]
+        wanted = [*regions, *(Wanted(what="resume", target=name) for name in config.trained), *wanted]
 
     def heard(decision: AnyDecision) -> bool:
-        return isinstance(decision, Resumed) and decision.policy == policy
+        return isinstance(decision, Resumed) and (decision.policy, decision.region) == (policy, region)
 
-    _steer(store, config, [Wanted(what="resume", target=name) for name in policies], heard, timeout_s)
+    _steer(store, config, wanted, heard, timeout_s)
 
 
 def drain(store: ObjectStore, run: str, participant: str, *, reason: str, timeout_s: float = WISH_TIMEOUT_S) -> None:
@@ -121,13 +134,7 @@ def scaled_text(region: str, pools: int | None, wanted: Mapping[str, int]) -> st
 def _check_scale(config: RunConfig, view: ScaleView, region: str, pools: int | None) -> None:
     """Raise ``ConfigError`` for a number of pools that the run can't have."""
     counts, run = view.counts(), config.name
-    if region not in counts:
-        raise ConfigError(
-            f"the run {run} has no pool in a region {region!r}",
-            where="region",
-            remedy=f"Pools are configured in: {', '.join(counts)}",
-            kind="region",
-        )
+    _check_region(config, region)
     if pools is None and config.scale.mode != "act" and region not in view.book.held:
         raise ConfigError(
             f"nothing but a number moves the pools of {run}: its scale.mode is {config.scale.mode!r}",
@@ -161,6 +168,36 @@ def _drainable(store: ObjectStore, keys: RunKeys) -> list[str]:
     return found
 
 
+def _check_pause(config: RunConfig, policy: str, region: str) -> None:
+    """What a pause is of must be there. Raises ``ConfigError``."""
+    if policy and region:
+        raise ConfigError(
+            "a pause is of a policy or of a region, not of both",
+            where="--policy, --region",
+            remedy="Name one of them: every pool of a region plays all policies of its workflow",
+            kind="pause",
+        )
+    if policy and policy not in config.policies:
+        raise ConfigError(
+            f"the run {config.name} has no policy {policy!r}",
+            where="--policy",
+            remedy=f"There are: {', '.join(sorted(config.policies))}",
+            kind="policy",
+        )
+    if region:
+        _check_region(config, region)
+
+
+def _check_region(config: RunConfig, region: str) -> None:
+    if region not in config.pools_of_regions:
+        raise ConfigError(
+            f"the run {config.name} has no pool in a region {region!r}",
+            where="region",
+            remedy=f"Pools are configured in: {', '.join(config.pools_of_regions)}",
+            kind="region",
+        )
+
+
 def _steer(
     store: ObjectStore,
     config: RunConfig,
@@ -168,18 +205,13 @@ def _steer(
     heard: Callable[[AnyDecision], bool],
     timeout_s: float,
 ) -> None:
-    policies, wish, run = config.policies, wishes[0], config.name
-    if isinstance(wish, Wanted) and wish.what != "drain" and wish.target and wish.target not in policies:
-        raise ConfigError(
-            f"the run {run} has no policy {wish.target!r}",
-            where="--policy",
-            remedy=f"There are: {', '.join(sorted(policies))}",
-            kind="policy",
-        )
     answer = _ask(store, config, wishes, heard, timeout_s)
     if isinstance(answer, Stopped):
         raise ConfigError(
-            f"the run is over: {answer.reason}", where=run, remedy=f"Nothing of it can {_named(wish)}", kind="over"
+            f"the run is over: {answer.reason}",
+            where=config.name,
+            remedy=f"Nothing of it can {_named(wishes[0])}",
+            kind="over",
         )
 
 

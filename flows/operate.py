@@ -15,8 +15,8 @@ from storage.errors import ConfigError
 from tasks.prefect_api import tag_flow_run
 
 TAKES = {
-    "pause": ("policy",),
-    "resume": ("policy",),
+    "pause": ("policy", "region"),
+    "resume": ("policy", "region"),
     "scale": ("region", "pools"),
     "drain": ("participant",),
     "stop": (),
@@ -37,7 +37,7 @@ def operate(  # noqa: PLR0917  # the fields of a form
         "drain: let one participant finish and leave; stop: end the run, with checkpoints."
     ),
     policy: str = Field(default="", description="Pause or resume only this policy; empty: all."),
-    region: str = Field(default="", description="Scale: the region, as the run's page names it."),
+    region: str = Field(default="", description="Pause, resume or scale the pools of this region; empty: all."),
     pools: str = Field(default="", description="Scale: pools of the region from now on; auto: as load reports ask."),
     participant: str = Field(default="", description="Drain: who is to leave, as the run's page names it."),
     store: str = Field(default=".astraflow/store", description="The store that holds the run."),
@@ -50,9 +50,9 @@ def operate(  # noqa: PLR0917  # the fields of a form
     _check_fields(action, said)
     opened = open_store(store)
     if action == "pause":
-        wishes.pause(opened, run, said["policy"], reason="paused in Prefect")
+        wishes.pause(opened, run, said["policy"], region=said["region"], reason="paused in Prefect")
     elif action == "resume":
-        wishes.resume(opened, run, said["policy"])
+        wishes.resume(opened, run, said["policy"], region=said["region"])
     elif action == "scale":
         number = wishes.pools_of(said["pools"])
         wanted = wishes.scale(opened, run, said["region"], number, reason="wanted in Prefect")

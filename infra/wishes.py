@@ -14,16 +14,18 @@ def stop(store: ObjectStore, run: str, *, reason: str, timeout_s: float = STOP_T
         return wishes.stop(store, run, reason=reason, timeout_s=timeout_s)
 
 
-def pause(store: ObjectStore, run: str, policy: str, *, reason: str, timeout_s: float = WISH_TIMEOUT_S) -> None:
+def pause(
+    store: ObjectStore, run: str, policy: str, *, region: str = "", reason: str, timeout_s: float = WISH_TIMEOUT_S
+) -> None:
     """``wishes.pause``; interrupted, it says what it leaves."""
     with leaving(_note("pause", run)):
-        wishes.pause(store, run, policy, reason=reason, timeout_s=timeout_s)
+        wishes.pause(store, run, policy, region=region, reason=reason, timeout_s=timeout_s)
 
 
-def resume(store: ObjectStore, run: str, policy: str, *, timeout_s: float = WISH_TIMEOUT_S) -> None:
+def resume(store: ObjectStore, run: str, policy: str, *, region: str = "", timeout_s: float = WISH_TIMEOUT_S) -> None:
     """``wishes.resume``; interrupted, it says what it leaves."""
     with leaving(_note("resume", run)):
-        wishes.resume(store, run, policy, timeout_s=timeout_s)
+        wishes.resume(store, run, policy, region=region, timeout_s=timeout_s)
 
 
 def scale(

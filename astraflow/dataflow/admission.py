@@ -18,7 +18,7 @@ def pools_with_room(state: RunState) -> list[tuple[str, Participant]]:
     able = [
         (name, participant)
         for name, participant in sorted(state.participants.items())
-        if participant.room > 0 and _is_able(state, participant)
+        if participant.room > 0 and may_play(state, participant)
     ]
     return sorted(able, key=lambda pool: (pool[1].group_s, -pool[1].room))
 
@@ -33,8 +33,13 @@ def weights(pools: Sequence[tuple[str, Participant]]) -> list[float]:
     return [pool.room / (pool.group_s or quickest) for _, pool in pools]
 
 
-def _is_able(state: RunState, participant: Participant) -> bool:
-    return participant.is_able(state.names, state.now, state.flow.silence_s) and participant.serves(state.names)
+def may_play(state: RunState, participant: Participant) -> bool:
+    """Whether it is a pool that can play the workflow now, if it has room, in a region that is not paused."""
+    return (
+        participant.is_able(state.names, state.now, state.flow.silence_s)
+        and participant.serves(state.names)
+        and participant.region not in state.ledger.scaling.paused
+    )
 
 
 def lease_need(state: RunState, pool: Participant) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astraflow import records as r
+from astraflow.dataflow.admission import may_play
 from astraflow.dataflow.evaluation import QUOTA, due_reason
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.scores import summary
@@ -43,10 +44,8 @@ def eval_leases(state: RunState, name: str) -> Iterator[r.EvalLeased]:
 
 
 def _may_play(state: RunState, pool: Participant, versions: dict[str, int]) -> bool:
-    return (
-        pool.is_able(state.names, state.now, state.flow.silence_s)
-        and pool.serves(state.names)
-        and all(pool.applied[policy].version >= version for policy, version in versions.items())
+    return may_play(state, pool) and all(
+        pool.applied[policy].version >= version for policy, version in versions.items()
     )
 
 

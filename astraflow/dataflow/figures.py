@@ -5,9 +5,11 @@ Pure functions of the state; nothing here decides.
 
 from __future__ import annotations
 
+from astraflow.dataflow.admission import may_play
 from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.policy_queue import PolicyQueue
 from astraflow.dataflow.state import RunState
+from astraflow.records import EVERYWHERE
 
 
 def load_figures(state: RunState, policy: str) -> dict[str, float]:
@@ -84,11 +86,7 @@ def status_figures(state: RunState) -> dict[str, float]:
 
 def able_pools(state: RunState) -> dict[str, Participant]:
     """Pools that could take a lease if they had room."""
-    return {
-        name: participant
-        for name, participant in state.participants.items()
-        if participant.serves(state.names) and participant.is_able(state.names, state.now, state.flow.silence_s)
-    }
+    return {name: pool for name, pool in state.participants.items() if may_play(state, pool)}
 
 
 def wait_reasons(state: RunState) -> dict[str, str]:
@@ -121,7 +119,8 @@ def _why_no_batch_is_wanted(state: RunState, policy: str) -> str:
         return "waiting for its trainer"
     if queue.paused or state.ledger.paused:
         return f"paused: {queue.pause_reason or 'pause was wanted'}"
-    return ""
+    still = state.ledger.scaling.paused.get(EVERYWHERE)
+    return f"paused: {still}" if still else ""
 
 
 def _has_trainer(state: RunState, policy: str) -> bool:
@@ -141,9 +140,13 @@ def _why_no_groups(state: RunState) -> str:
     staying = [pool for pool in pools if not pool.draining]
     if not staying and not state.leases.leased:
         return "all pools are draining"
-    if staying and not any(pool.serves(state.names) for pool in staying):
-        return _unserved(state, staying)
-    if staying and not able_pools(state):
+    paused = state.ledger.scaling.regions_paused
+    playing = [pool for pool in staying if pool.region not in paused]
+    if staying and not playing and not state.leases.leased:
+        return f"waiting for a pool elsewhere: {', '.join(paused)} {'is' if len(paused) == 1 else 'are'} paused"
+    if playing and not any(pool.serves(state.names) for pool in playing):
+        return _unserved(state, playing)
+    if playing and not able_pools(state):
         return "waiting for a pool to load its first version of every policy"
     return ""
 

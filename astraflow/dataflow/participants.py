@@ -59,6 +59,15 @@ class Participant(msgspec.Struct):
         """Nothing more is to be expected of it."""
         return self.left or self.quarantined or self.is_silent(now, silence_s)
 
+    @property
+    def why_gone(self) -> str:
+        """One word for why nothing more is to be expected of it."""
+        if self.left:
+            return "left"
+        if self.quarantined:
+            return "quarantined"
+        return "lost" if self.lost else "silent"
+
     def is_able(self, policies: list[str], now: float, silence_s: float) -> bool:
         """A pool that can play groups of all ``policies`` now."""
         return (

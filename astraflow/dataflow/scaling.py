@@ -19,12 +19,16 @@ LARGEST_REGION = 1000
 
 
 def advice(state: RunState, policy: str, figures: Mapping[str, float]) -> int | None:
-    """How many pools the run should have by one policy's report; None if the config does not ask for advice."""
+    """How many pools should play by one policy's report; None if the config does not ask for advice.
+
+    Those of paused regions are none of them, and stand in the way of others as far as ``scale.most`` goes.
+    """
     scale = state.config.scale
-    pools = len(able_pools(state))
+    pools, book = len(able_pools(state)), state.ledger.scaling
     if scale.mode == "off" or pools == 0:
         return None
-    bounds = Bounds(scale.least, scale.most)
+    paused = sum(book.counts(state.config).values()) - sum(book.playing(state.config).values())
+    bounds = Bounds(scale.least, max(scale.least, scale.most - paused))
     if scale.rule == "three_zone":
         return three_zone(pools, figures, bounds, Zones(scale.low, scale.high, scale.headroom))
     return matched(pools, figures, bounds)
@@ -49,9 +53,9 @@ def scaled_by_load(state: RunState, policy: str, advised: int) -> r.Scaled | Non
     if scale.mode != "act" or state.draining:
         return None
     queue = state.policies[policy]
-    if book.changes and queue.consumed - book.changed_at.get(policy, 0) < scale.cool_down:
+    if book.changed_at and queue.consumed - book.changed_at.get(policy, 0) < scale.cool_down:
         return None
-    counts = book.counts(state.config)
+    counts = book.playing(state.config)
     before, playing = sum(counts.values()), len(able_pools(state))
     target = _target(state, advised, before)
     if target == before or playing <= target < before:
@@ -65,6 +69,18 @@ def scaled_by_load(state: RunState, policy: str, advised: int) -> r.Scaled | Non
         held=list(book.held),
         reason=f"{policy} asks for {target} pools at step {queue.consumed}, there were to be {before}",
     )
+
+
+def standstill(state: RunState) -> r.Paused | r.Resumed | None:
+    """That no region plays any more because all are paused, or that one does again; None if that was said already."""
+    book = state.ledger.scaling
+    is_still = bool(book.regions_paused) and not any(book.playing(state.config).values())
+    if is_still == (r.EVERYWHERE in book.paused):
+        return None
+    if not is_still:
+        return r.Resumed(policy="", region=r.EVERYWHERE)
+    regions = ", ".join(f"{region} ({reason})" for region, reason in book.regions_paused.items())
+    return r.Paused(policy="", region=r.EVERYWHERE, reason=f"no region plays: {regions}")
 
 
 def _target(state: RunState, advised: int, before: int) -> int:
@@ -103,11 +119,11 @@ def spare_pools(state: RunState) -> list[str]:
 
 
 def places(state: RunState) -> list[Place]:
-    """The regions of the run as places for pools: those that a person holds neither grow nor shrink."""
+    """The regions that play as places for pools: those that a person holds neither grow nor shrink."""
     config, book = state.config, state.ledger.scaling
-    counts = book.counts(config)
+    counts = book.playing(config)
     found = []
-    for name in config.pools_of_regions:
+    for name in counts:
         region = config.regions.get(name)
         held = name in book.held
         most = region.most_pools if region is not None and region.most_pools is not None else config.scale.most

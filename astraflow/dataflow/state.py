@@ -74,6 +74,11 @@ class RunState:
         return self.ledger.draining_since is not None
 
     @property
+    def consumed(self) -> dict[str, int]:
+        """Steps that each trained policy has done."""
+        return {policy: self.policies[policy].consumed for policy in self.batch_size}
+
+    @property
     def all_ended(self) -> bool:
         """Every policy's trainer has done what it had to do."""
         return all(self.policies[policy].ended for policy in self.batch_size)
@@ -214,9 +219,7 @@ class RunState:
                 book = self.ledger.evaluations
                 fold_evaluation(book, self.participants, decision, self.now, self.flow.max_attempts)
             case r.Scaled():
-                self.ledger.scaling.take(
-                    decision, {policy: self.policies[policy].consumed for policy in self.batch_size}
-                )
+                self.ledger.scaling.take(decision, self.consumed)
             case r.Reconfigured():
                 self.ledger.config_hash, self.ledger.code = decision.config_hash, decision.code
                 self.ledger.data_hash = decision.data_hash
@@ -231,6 +234,9 @@ class RunState:
 
     def _apply_pause(self, decision: r.Paused | r.Resumed) -> None:
         pausing = isinstance(decision, r.Paused)
+        if decision.region:
+            self.ledger.scaling.pause(decision, self.consumed)
+            return
         if not decision.policy:
             self.ledger.paused = pausing
             return

@@ -25,9 +25,8 @@ from astraflow.dataflow.batching import (
     unfit_groups,
 )
 from astraflow.dataflow.evaluating import eval_due, eval_leases, eval_report
-from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.parts import Arrival
-from astraflow.dataflow.scaling import load_report, scaled_by_wish, spare_pools
+from astraflow.dataflow.scaling import load_report, scaled_by_wish, spare_pools, standstill
 from astraflow.dataflow.state import RunState
 from astraflow.dataflow.validate import refusal
 
@@ -176,12 +175,15 @@ def _fulfil_wishes(turn: Turn) -> None:
         elif wish.what == "drain":  # said again to one that is leaving: whoever wished waits for this
             turn.decide(r.DrainRequested(participants=[wish.target], reason=wish.reason))
         elif wish.what == "pause":
-            turn.decide(r.Paused(policy=wish.target, reason=wish.reason or "pause was wanted"))
+            turn.decide(r.Paused(policy=wish.target, region=wish.region, reason=wish.reason or "pause was wanted"))
         elif wish.what == "resume":
-            turn.decide(r.Resumed(policy=wish.target))
+            turn.decide(r.Resumed(policy=wish.target, region=wish.region))
     for pools in state.pool_wishes:
         if not state.draining:
             turn.decide(scaled_by_wish(state, pools))
+    still = standstill(state)
+    if still is not None:
+        turn.decide(still)
 
 
 # --- leases that end without a result --------------------------------------------------------------
@@ -198,20 +200,12 @@ def _end_leases(turn: Turn) -> None:
         _expire(turn, name, groups, kind)
     for name, participant in state.participants.items():
         if participant.held and participant.is_gone(state.now, state.flow.silence_s):
-            _expire(turn, name, list(participant.held), _why_gone(participant))
+            _expire(turn, name, list(participant.held), participant.why_gone)
     late: dict[str, list[int]] = {}
     for group in state.leases.expired(state.now, state.flow.group_timeout_s):
         late.setdefault(state.leases.open[group].holders[-1], []).append(group)
     for name, groups in late.items():
         _expire(turn, name, groups, "timeout")
-
-
-def _why_gone(participant: Participant) -> str:
-    if participant.left:
-        return "left"
-    if participant.quarantined:
-        return "quarantined"
-    return "lost" if participant.lost else "silent"
 
 
 def _expire(turn: Turn, name: str, groups: Sequence[int], reason: str) -> None:
@@ -348,7 +342,7 @@ def _end_eval_leases(turn: Turn) -> None:
         _expire_evals(turn, back.participant, [back.group], back.kind, attempt=back.attempt)
     for name, participant in state.participants.items():
         if participant.evals and participant.is_gone(state.now, flow.silence_s):
-            _expire_evals(turn, name, list(participant.evals), _why_gone(participant))
+            _expire_evals(turn, name, list(participant.evals), participant.why_gone)
     for round_ in book.rounds.values():
         for name, items in round_.late(state.now, flow.group_timeout_s).items():
             _expire_evals(turn, name, items, "timeout")

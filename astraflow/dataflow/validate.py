@@ -318,11 +318,19 @@ def _wanted(check: _Check, fact: r.Wanted) -> None:
         _need(_TARGET.fullmatch(fact.target) is not None, f"{fact.target!r} is no participant")
     if fact.what in ("pause", "resume") and fact.target:
         _queue(check, fact.target)
+    if fact.region:
+        _need(fact.what in ("pause", "resume"), f"to {fact.what} is no wish about a region")
+        _need(not fact.target, "a pause is of a policy or of a region, not of both")
+        _region(check, fact.region)
+
+
+def _region(check: _Check, region: str) -> None:
+    regions = check.state.config.pools_of_regions
+    _need(region in regions, f"{region!r} is no region of a pool; there are: {', '.join(regions)}")
 
 
 def _pools_wanted(check: _Check, fact: r.PoolsWanted) -> None:
-    regions = check.state.config.pools_of_regions
-    _need(fact.region in regions, f"{fact.region!r} is no region of a pool; there are: {', '.join(regions)}")
+    _region(check, fact.region)
     _need(fact.pools <= LARGEST_REGION, f"{fact.pools} pools are more than {LARGEST_REGION}")
 
 

@@ -90,11 +90,17 @@ def _of_full(delta_bytes: int, full_bytes: int) -> str:
 
 
 def _wanted(figures: RunFigures) -> str:
-    """``local 2, west 3 (held); load reports ask for 6``."""
-    held = figures.pools_held
-    numbers = [f"{region} {n}{' (held)' if region in held else ''}" for region, n in figures.pools_wanted.items()]
+    """``local 2, west 3 (held, paused: too dear); load reports ask for 6``."""
+    numbers = [f"{region} {n}{_marks(figures, region)}" for region, n in figures.pools_wanted.items()]
     asked = figures.pools_advised
     return ", ".join(numbers) + ("" if asked is None else f"; load reports ask for {asked}")
+
+
+def _marks(figures: RunFigures, region: str) -> str:
+    marks = ["held"] if region in figures.pools_held else []
+    if region in figures.regions_paused:
+        marks.append(f"paused: {figures.regions_paused[region]}")
+    return f" ({', '.join(marks)})" if marks else ""
 
 
 def _number(value: float | None, digits: int = 3) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from astraflow.config import RunConfig
 from astraflow.query.fold import RunFold
 from astraflow.query.tables import consumed_row, known_versions, read_manifests
+from astraflow.records import EVERYWHERE
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -73,6 +74,7 @@ class RunFigures(msgspec.Struct, kw_only=True):
     pools: dict[str, int] = {}  # lives of pools, by state
     pools_wanted: dict[str, int] = {}  # by region, as the decisions say
     pools_held: list[str] = []  # regions whose number is a person's word
+    regions_paused: dict[str, str] = {}  # why, by region: its pools get no leases
     pools_advised: int | None = None  # of the run, by load reports since the last change; none where nobody asks
     policies: dict[str, PolicyFigures] = {}
 
@@ -90,11 +92,11 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, config: RunCon
     """Count the figures of the trained policies and of the run."""
     each = {policy: _policy_figures(fold, policy) for policy in config.trained}
     _add_versions(store, keys, fold, each)
-    is_paused = fold.state == "running" and "" in fold.paused
+    paused = fold.paused.get("", fold.scaling.paused.get(EVERYWHERE)) if fold.state == "running" else None
     figures = RunFigures(
         run=keys.run,
-        state="paused" if is_paused else fold.state,
-        reason=fold.paused[""] if is_paused else fold.reason,
+        state=fold.state if paused is None else "paused",
+        reason=fold.reason if paused is None else paused,
         seconds=fold.seconds,
         epochs=len(fold.seconds_of_epoch),
         decisions=len(fold.decisions),
@@ -104,6 +106,7 @@ def run_figures(store: ObjectStore, keys: RunKeys, fold: RunFold, config: RunCon
         pools=dict(sorted(Counter(pool.state for pool in fold.pools.values()).items())),
         pools_wanted=fold.scaling.counts(config),
         pools_held=list(fold.scaling.held),
+        regions_paused=fold.scaling.regions_paused,
         pools_advised=max(fold.scaling.advised.values(), default=None),
         policies=each,
     )

@@ -246,11 +246,13 @@ class RunFold:
             case r.Paused():
                 self.paused[decision.policy] = decision.reason
             case r.Resumed():
+            case r.Paused() | r.Resumed() if decision.region:
+                self.scaling.pause(decision, {})
                 self.paused.pop(decision.policy, None)
             case r.LoadReported():
                 self.scaling.hear(decision)
             case r.Scaled():
-                self.scaling.take(decision, {policy: batch + 1 for policy, batch in self.consumed.items()})
+                self.scaling.take(decision, {})
             case r.Stopped():
                 self.state, self.reason = "stopped", decision.reason
             case _:

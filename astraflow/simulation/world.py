@@ -287,7 +287,7 @@ class World:
             case r.LoadReported():
                 for controller in self._controllers:
                     controller(self, decision)
-            case r.Paused(policy=policy):  # somebody looks, and lets it go on
+            case r.Paused(policy=policy, region=""):  # somebody looks, and lets it go on
                 self.timeline.after(self.beat_s, lambda: self.wish(r.Wanted(what="resume", target=policy)))
             case _:
                 pass

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from astraflow.dataflow.step import BARREN
 from astraflow.participant import DecisionsReader
-from astraflow.records import Batched, DrainRequested, Paused, Resumed, Stopped
+from astraflow.records import EVERYWHERE, Batched, DrainRequested, Paused, Resumed, Stopped
 from storage.keys import RunKeys
 from storage.store import ObjectStore
 
@@ -36,7 +36,7 @@ class BatchFeed:
         self._batches: dict[int, tuple[int, Batched]] = {}
         self.end_reason: str | None = None
         self._is_drained_alone = False
-        self._paused = set(paused)  # by whom ("": for all policies) at the cursor
+        self._paused = set(paused)  # what is in force at the cursor, named as ``paused`` says
         self._paused_at: dict[int, tuple[str, ...]] = {}  # by decision: what was in force before it
 
     def poll(self) -> None:
@@ -54,10 +54,10 @@ class BatchFeed:
                         case DrainRequested(participants=names) if self._participant in names:
                             self.end_reason = "drained"
                             self._is_drained_alone = True
-                        case Paused(policy="" | self._policy, reason=reason) if not reason.startswith(BARREN):
-                            self._paused.add(decision.policy)
+                        case Paused(reason=reason) if self._concerns(decision) and not reason.startswith(BARREN):
+                            self._paused.add(decision.region or decision.policy)
                         case Resumed():
-                            self._paused.discard(decision.policy)
+                            self._paused.discard(decision.region or decision.policy)
                         case Stopped():
                             self.end_reason = "stopped"
                         case _:
@@ -65,7 +65,11 @@ class BatchFeed:
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """The pauses in force now: policies, or an empty name for all."""
+    def _concerns(self, pause: Paused) -> bool:
+        """Whether nothing comes for the policy because of it: while one region is paused, others play."""
+        return pause.region == EVERYWHERE or (not pause.region and pause.policy in ("", self._policy))
+
+        """The pauses in force now: policies, an empty name for all, or ``EVERYWHERE`` for all regions."""
         return tuple(sorted(self._paused))
 
     def paused_at(self, cursor: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import typer
 from infra.commands.options import Json, Last, RunName, Store, named_run, print_json, say
 
 Policy = Annotated[str | None, typer.Option("--policy", help="Only this policy; left out: all of the run.")]
+Region = Annotated[str | None, typer.Option("--region", help="Only pools of this region; left out: of all.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the manager's answer.")]
 
 
@@ -33,22 +34,24 @@ def stop(
 def pause(
     run: RunName = None,
     policy: Policy = None,
+    region: Region = None,
     last: Last = False,
     store: Store = None,
     timeout_s: Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Give no more leases, until `resume`. What is being played and trained is finished; nothing ends."""
+    """Give no more leases, until `resume`: at all, for a policy, or to a region. What is under way is finished."""
     from infra import wishes
 
     opened, name = named_run(run, store, last=last)
-    wishes.pause(opened, name, policy or "", reason="astraflow pause", timeout_s=timeout_s)
-    _tell(name, policy, "paused", f"`astraflow resume {name}` goes on", as_json=as_json)
+    wishes.pause(opened, name, policy or "", region=region or "", reason="astraflow pause", timeout_s=timeout_s)
+    _tell(name, policy, region, "paused", f"`astraflow resume {name}` goes on", as_json=as_json)
 
 
 def resume(
     run: RunName = None,
     policy: Policy = None,
+    region: Region = None,
     last: Last = False,
     store: Store = None,
     timeout_s: Timeout = 60.0,
@@ -58,8 +61,8 @@ def resume(
     from infra import wishes
 
     opened, name = named_run(run, store, last=last)
-    wishes.resume(opened, name, policy or "", timeout_s=timeout_s)
-    _tell(name, policy, "resumed", "leases are given again", as_json=as_json)
+    wishes.resume(opened, name, policy or "", region=region or "", timeout_s=timeout_s)
+    _tell(name, policy, region, "resumed", "leases are given again", as_json=as_json)
 
 
 def scale(
@@ -83,8 +86,9 @@ def scale(
         say(f"{name}: {scaled_text(region, count, wanted)}")
 
 
-def _tell(run: str, policy: str | None, state: str, then: str, *, as_json: bool) -> None:
+def _tell(run: str, policy: str | None, region: str | None, state: str, then: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"run": run, "policy": policy, "state": state})
+        print_json({"run": run, "policy": policy, "region": region, "state": state})
     else:
-        say(f"{run}{f', policy {policy}' if policy else ''}: {state}; {then}")
+        what = f", policy {policy}" if policy else f", region {region}" if region else ""
+        say(f"{run}{what}: {state}; {then}")

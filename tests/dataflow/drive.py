@@ -99,10 +99,17 @@ class Drive:
     def garble(self, name: str) -> None:
         self._inbox.append((name, None))
 
-    def join_pool(self, name: str = "pool-a", *, capacity: int = 8, policies: Sequence[str] | None = None) -> None:
+    def join_pool(
+        self,
+        name: str = "pool-a",
+        *,
+        capacity: int = 8,
+        policies: Sequence[str] | None = None,
+        region: str = "here",
+    ) -> None:
         names = sorted(self.config.policies) if policies is None else list(policies)
         joined = r.PoolJoined(
-            pool="local", region="here", policies=names, capacity=capacity, engine="x", data_hash="abc"
+            pool="local", region=region, policies=names, capacity=capacity, engine="x", data_hash="abc"
         )
         self.say(name, joined, *(self.applied(policy) for policy in names))
 

@@ -26,6 +26,10 @@ FACTS = [
         b'{"type":"EvalFailed","item":3,"attempt":2,"kind":"drained","message":""}',
     ),
     (
+        r.Wanted(what="pause", region="west", reason="lunch"),
+        b'{"type":"Wanted","what":"pause","target":"","reason":"lunch","region":"west"}',
+    ),
+    (
         r.PoolsWanted(region="west", pools=3, reason="cheap today"),
         b'{"type":"PoolsWanted","region":"west","pools":3,"reason":"cheap today"}',
     ),
@@ -65,6 +69,11 @@ DECISIONS = [
         r.Scaled(pools={"west": 3}, held=["west"], reason="cheap today"),
         b'{"type":"Scaled","pools":{"west":3},"held":["west"],"reason":"cheap today"}',
     ),
+    (
+        r.Paused(policy="", region="west", reason="lunch"),
+        b'{"type":"Paused","policy":"","reason":"lunch","region":"west"}',
+    ),
+    (r.Resumed(policy="", region="west"), b'{"type":"Resumed","policy":"","region":"west"}'),
 ]
 
 
@@ -89,6 +98,15 @@ def test_a_load_report_of_older_code_is_read() -> None:
     assert r.decode(old, r.DecisionRecord, where="").decisions == [r.LoadReported(policy="a", step=10, figures={})]
 
 
+def test_wishes_and_pauses_of_before_there_were_regions_are_read() -> None:
+    fact = b'{"id":"i","participant":"p","facts":[{"type":"Wanted","what":"pause","target":"a","reason":"r"}]}'
+    assert r.decode(fact, r.FactRecord, where="").facts == [r.Wanted(what="pause", target="a", reason="r")]
+    old = b'{"id":"i","epoch":1,"now":0.5,"cursors":{},"observations":{},"decisions":['
+    old += b'{"type":"Paused","policy":"a","reason":"r"},{"type":"Resumed","policy":"a"}]}'
+    decisions = [r.Paused(policy="a", reason="r"), r.Resumed(policy="a")]
+    assert r.decode(old, r.DecisionRecord, where="").decisions == decisions
+
+
 def test_the_fields_of_a_snapshot() -> None:
     drive = Drive(make_config())
     drive.ready()
@@ -103,5 +121,5 @@ def test_the_fields_of_a_snapshot() -> None:
         "role", "name", "region", "policies", "capacity", "cursor", "beats", "heard_at", "applied", "held", "evals",
         "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left",
     ]  # fmt: skip
-    assert list(written["scaling"]) == ["wanted", "most", "held", "changes", "changed_at", "advised"]
+    assert list(written["scaling"]) == ["wanted", "most", "held", "changes", "changed_at", "advised", "paused"]
     assert list(written["evaluations"]) == ["next_item", "rounds", "begun", "newest"]

@@ -93,6 +93,10 @@ POOL = {
     "an unknown wish": (r.Wanted(what="dance"), "not a wish"),
     "a wish about nobody": (r.Wanted(what="drain", target="../x"), "no participant"),
     "a pause of an unknown policy": (r.Wanted(what="pause", target="no"), "no policy"),
+    "a pause of an unknown region": (r.Wanted(what="pause", region="moon"), "no region of a pool; there are: local"),
+    "a pause of all regions at once": (r.Wanted(what="pause", region=r.EVERYWHERE), "no region"),
+    "a pause of a policy in a region": (r.Wanted(what="resume", target="solver", region="local"), "not of both"),
+    "a region that is to stop": (r.Wanted(what="stop", region="local"), "no wish about a region"),
 }
 
 

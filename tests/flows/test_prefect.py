@@ -269,6 +269,8 @@ def test_steering_from_a_form(config: RunConfig) -> None:
         operate(run=config.name, action="drain", participant="pool-x", store=config.store)
     with pytest.raises(ConfigError, match="no pool in a region 'mars'"):
         operate(run=config.name, action="scale", region="mars", pools="2", store=config.store)
+    with pytest.raises(ConfigError, match="no pool in a region 'mars'"):
+        operate(run=config.name, action="pause", region="mars", store=config.store)
     with pytest.raises(ConfigError, match="-2 pools are not possible"):
         operate(run=config.name, action="scale", region="far-away", pools="-2", store=config.store)
     with pytest.raises(ConfigError, match="'' is not a number of pools"):
@@ -285,6 +287,8 @@ def test_steering_from_a_form(config: RunConfig) -> None:
     store.put(keys.status(status.participant), encode(status))
     assert "to pause" in operate(run=config.name, action="pause", store=config.store)
     assert "to resume" in operate(run=config.name, action="resume", store=config.store)
+    assert "to pause" in operate(run=config.name, action="pause", region="far-away", store=config.store)
+    assert "to resume" in operate(run=config.name, action="resume", region=" far-away ", store=config.store)
     said = operate(run=config.name, action="scale", region=" far-away ", pools="2", store=config.store)
     assert "pools wanted are far-away 2; far-away stays so" in said
     assert "to drain" in operate(run=config.name, action="drain", participant=status.participant, store=config.store)
@@ -295,6 +299,8 @@ def test_steering_from_a_form(config: RunConfig) -> None:
         "Paused",
         "Resumed",
         "Resumed",
+        "Paused",
+        "Resumed",
         "Scaled",
         "DrainRequested",
         "Stopped",
@@ -304,8 +310,8 @@ def test_steering_from_a_form(config: RunConfig) -> None:
 def answer_wishes(store: ObjectStore, keys: RunKeys) -> None:
     """A manager that does whatever an operator wants, until it is to stop."""
     answers = {
-        "pause": lambda wish: Paused(policy=wish.target),
-        "resume": lambda wish: Resumed(policy=wish.target),
+        "pause": lambda wish: Paused(policy=wish.target, region=wish.region),
+        "resume": lambda wish: Resumed(policy=wish.target, region=wish.region),
         "drain": lambda wish: DrainRequested(participants=[wish.target], reason=wish.reason),
         "stop": lambda wish: Stopped(reason=wish.reason),
     }

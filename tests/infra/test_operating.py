@@ -85,6 +85,7 @@ def test_pause_and_resume_a_policy_and_a_run(manager: threading.Thread, store: O
     assert json.loads(astraflow("pause", "--last", "--json").output) == {
         "run": "small",
         "policy": None,
+        "region": None,
         "state": "paused",
     }
     assert set(paused(store)) == {"solver", ""}
@@ -96,6 +97,20 @@ def test_pause_and_resume_a_policy_and_a_run(manager: threading.Thread, store: O
     assert paused(store) == {}
     assert astraflow("pause", "small").exit_code == 0  # again after a resume
     assert set(paused(store)) == {""}
+
+
+def test_pause_and_resume_a_region(manager: threading.Thread, store: ObjectStore) -> None:
+    said = astraflow("pause", "small", "--region", "local")
+    assert said.output == "small, region local: paused; `astraflow resume small` goes on\n"
+    figures = open_run(f"{store.url}/small").figures()
+    assert (figures.state, figures.reason) == ("paused", "no region plays: local (astraflow pause)")
+    assert json.loads(astraflow("status", "small", "--json").output)["regions_paused"] == {"local": "astraflow pause"}
+    resumed = astraflow("resume", "small", "--region", "local", "--json")
+    assert json.loads(resumed.output) == {"run": "small", "policy": None, "region": "local", "state": "resumed"}
+    assert open_run(f"{store.url}/small").figures().state == "running"
+    unknown = astraflow("pause", "small", "--region", "moon")
+    assert isinstance(unknown.exception, AstraFlowError)
+    assert "Pools are configured in: local" in str(unknown.exception)
 
 
 def test_what_cannot_be_steered_is_said(manager: threading.Thread, store: ObjectStore) -> None:

@@ -94,6 +94,21 @@ def test_a_paused_policy_says_why_and_leaves_the_run_running(writer: Any) -> Non
     assert figures.policies["verifier"].paused is None
 
 
+def test_a_paused_region_says_why_and_leaves_the_run_running_while_another_plays(writer: Any) -> None:
+    w = writer
+    w.config()
+    w.decide(1, 0.0, {}, w.epoch(1), r.Paused(policy="", region="us", reason="too dear"))
+    run = open_run(f"{w.store.url}/hand")
+    assert (run.figures().state, run.figures().regions_paused) == ("running", {"us": "too dear"})
+    w.decide(1, 1.0, {}, r.Paused(policy="", region=r.EVERYWHERE, reason="no region plays: us (too dear)"))
+    figures = run.refresh().figures()
+    assert (figures.state, figures.reason) == ("paused", "no region plays: us (too dear)")
+    assert figures.regions_paused == {"us": "too dear"} and figures.policies["solver"].paused is None
+    w.decide(1, 2.0, {}, r.Resumed(policy="", region="us"), r.Resumed(policy="", region=r.EVERYWHERE))
+    figures = run.refresh().figures()
+    assert (figures.state, figures.regions_paused) == ("running", {})
+
+
 def test_an_ended_trainer_shows_why(writer: Any) -> None:
     w, trainer = writer, "trainer-solver-1"
     w.config()

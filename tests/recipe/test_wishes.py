@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from astraflow.config import Pool, RunConfig, Scale
 from astraflow.dataflow.manager import Manager
 from astraflow.participant import Outbox
 from astraflow.recipe import dump_toml
-from astraflow.records import Left, PoolJoined, Status, encode
+from astraflow.records import EVERYWHERE, Left, PoolJoined, Status, encode
 from storage.errors import AstraFlowError, ConfigError, DeadlineError
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
@@ -166,6 +168,38 @@ def test_the_last_pool_of_a_run_stays() -> None:
         assert "`astraflow pause run`" in caught.value.remedy
         assert wishes.scale(place.store, "run", "local", 1, reason="", timeout_s=10) == {"local": 1, "west": 1}
         assert wishes.scale(place.store, "run", "west", 0, reason="", timeout_s=10) == {"local": 1, "west": 0}
+
+
+def test_a_region_is_paused_and_goes_on_alone_or_with_the_run() -> None:
+    with Place(TWO_REGIONS) as place:
+        book = place.manager.state.ledger.scaling
+        wishes.pause(place.store, "run", "", region="west", reason="lunch", timeout_s=10)
+        assert book.paused == {"west": "lunch"} and not place.manager.state.ledger.paused
+        wishes.resume(place.store, "run", "", region="west", timeout_s=10)
+        assert book.paused == {}
+        for region in ("west", "local"):
+            wishes.pause(place.store, "run", "", region=region, reason="lunch", timeout_s=10)
+        assert set(book.paused) == {"west", "local", EVERYWHERE}
+        wishes.resume(place.store, "run", "", timeout_s=10)  # everything, however it was paused
+        assert book.paused == {}
+
+
+@pytest.mark.parametrize("say", [partial(wishes.pause, reason=""), wishes.resume])
+@pytest.mark.parametrize(
+    ("policy", "region", "kind", "what", "remedy"),
+    [
+        ("", "east", "region", "no pool in a region 'east'", "Pools are configured in: local, west"),
+        ("", EVERYWHERE, "region", "no pool in a region '*'", "Pools are configured in: local, west"),
+        ("solver", "west", "pause", "not of both", "Name one of them"),
+        ("jim", "", "policy", "no policy 'jim'", "There are: solver"),
+    ],
+)
+def test_what_cannot_be_paused(say: Any, policy: str, region: str, kind: str, what: str, remedy: str) -> None:
+    with Place(TWO_REGIONS) as place:
+        with pytest.raises(ConfigError) as caught:
+            say(place.store, "run", policy, region=region, timeout_s=10)
+        assert caught.value.kind == kind and what in caught.value.what and remedy in caught.value.remedy
+        assert not place.manager.state.ledger.scaling.paused and not place.manager.state.ledger.paused
 
 
 def test_a_run_that_follows_its_load_can_be_left_to_it() -> None:

@@ -13,6 +13,7 @@ from astraflow.dataflow import batching
 from astraflow.dataflow import step as steps
 from astraflow.dataflow.leases import LeaseBook, OpenGroup
 from astraflow.dataflow.manager import Manager
+from astraflow.dataflow.participants import Participant
 from astraflow.dataflow.state import RunState
 from storage.errors import AstraFlowError
 from tests.simulation.invariants import check_run
@@ -115,7 +116,7 @@ def test_a_hidden_clock_is_found_by_deciding_again(monkeypatch: pytest.MonkeyPat
         return ticks["n"] % 1000 == 0
 
     ticks = {"n": 0}
-    monkeypatch.setattr(steps.Participant, "is_silent", is_silent)
+    monkeypatch.setattr(Participant, "is_silent", is_silent)
     _assert_found("deciding again gives", verify=True)
 
 

@@ -12,6 +12,7 @@ import pytest
 import storage.commit_points as commit_points
 from astraflow.dataflow.step import BARREN
 from astraflow.records import (
+    EVERYWHERE,
     Consumed,
     DrainRequested,
     Ended,
@@ -99,9 +100,10 @@ def test_waiting_has_a_deadline_and_a_reason(make_run):
     assert status.state == "failed"
 
 
-def test_a_pause_that_somebody_wanted_has_no_deadline(make_run):
+@pytest.mark.parametrize("region", ["", EVERYWHERE])
+def test_a_pause_that_somebody_wanted_has_no_deadline(make_run, region):
     run = make_run(steps=1, batch_timeout_s=0.2)
-    run.decide(Paused(policy="", reason="asked for"))
+    run.decide(Paused(policy="", region=region, reason="asked for"))
     failures = []
 
     def train():
@@ -114,15 +116,23 @@ def test_a_pause_that_somebody_wanted_has_no_deadline(make_run):
     thread.start()
     thread.join(timeout=5)
     assert thread.is_alive(), failures
-    run.decide(Resumed(policy=""), run.batched(0))
+    run.decide(Resumed(policy="", region=region), run.batched(0))
     thread.join(timeout=60)
     assert not failures
     assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
 
 
-def test_a_pause_for_want_of_anything_to_train_on_has_one(make_run):
+@pytest.mark.parametrize(
+    "pause",
+    [
+        Paused(policy="solver", reason=f"{BARREN} 9 of 9 parts"),
+        Paused(policy="", region="west", reason="others play"),
+        Paused(policy="verifier", reason="another's"),
+    ],
+)
+def test_a_pause_of_something_else_or_for_want_of_parts_has_one(make_run, pause):
     run = make_run(steps=1, batch_timeout_s=0.2)
-    run.decide(Paused(policy="solver", reason=f"{BARREN} 9 of 9 parts"))
+    run.decide(pause)
     with pytest.raises(DeadlineError, match="batch 0"):
         run_trainer(run.store, run.config, "solver", participant="trainer-solver-a")
 
@@ -176,10 +186,11 @@ def test_a_first_life_after_the_end_makes_nothing(make_run):
     assert not list(run.store.list(run.keys.model_files("solver")))
 
 
-def test_a_life_that_begins_in_a_pause_knows_of_it(make_run):
+@pytest.mark.parametrize("region", ["", EVERYWHERE])
+def test_a_life_that_begins_in_a_pause_knows_of_it(make_run, region):
     """The pause stands before the batch that was trained last, which is where the next life begins to read."""
     run = make_run(steps=2, batch_timeout_s=0.3)
-    run.decide(Paused(policy="", reason="asked for"))
+    run.decide(Paused(policy="", region=region, reason="asked for"))
     run.decide(run.batched(0))
     thread = live(run, "a")
     until(lambda: of(run.facts(), Consumed), thread)
@@ -189,7 +200,7 @@ def test_a_life_that_begins_in_a_pause_knows_of_it(make_run):
     until(lambda: len(of(run.facts(), TrainerJoined)) == 2, thread)
     thread.join(timeout=2)
     assert thread.is_alive()  # no deadline runs in a pause
-    run.decide(Resumed(policy=""), run.batched(1))
+    run.decide(Resumed(policy="", region=region), run.batched(1))
     thread.join(timeout=30)
     assert of(run.facts(), Ended) == [Ended(policy="solver", reason="done")]
 

@@ -243,11 +243,11 @@ class RunFold:
                 self.state = "running" if self.state == "created" else self.state
             case r.DrainRequested() if not decision.participants:
                 self.state, self.reason = "draining", decision.reason
+            case r.Paused() | r.Resumed() if decision.region:
+                self.scaling.pause(decision, {})
             case r.Paused():
                 self.paused[decision.policy] = decision.reason
             case r.Resumed():
-            case r.Paused() | r.Resumed() if decision.region:
-                self.scaling.pause(decision, {})
                 self.paused.pop(decision.policy, None)
             case r.LoadReported():
                 self.scaling.hear(decision)

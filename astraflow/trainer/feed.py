@@ -63,12 +63,12 @@ class BatchFeed:
                         case _:
                             pass
 
-    @property
-    def paused(self) -> tuple[str, ...]:
     def _concerns(self, pause: Paused) -> bool:
         """Whether nothing comes for the policy because of it: while one region is paused, others play."""
         return pause.region == EVERYWHERE or (not pause.region and pause.policy in ("", self._policy))
 
+    @property
+    def paused(self) -> tuple[str, ...]:
         """The pauses in force now: policies, an empty name for all, or ``EVERYWHERE`` for all regions."""
         return tuple(sorted(self._paused))
 

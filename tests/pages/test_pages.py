@@ -65,9 +65,6 @@ def test_one_policy_needs_one_column(run: Run) -> None:
     assert dict(figure_rows(figures, run.config).rows)["policy"] == ("paused: by hand",)
 
 
-def test_curves_are_the_rows_of_the_figures(run: Run) -> None:
-    curves, figures = run.curves(), run.figures()
-    solver = curves["solver"]
 def test_a_paused_region_shows_beside_its_number(run: Run) -> None:
     figures = run.figures()
     figures.pools_wanted, figures.pools_held = {"eu": 2, "us": 1}, ["us"]
@@ -76,6 +73,9 @@ def test_a_paused_region_shows_beside_its_number(run: Run) -> None:
     assert cells["pools wanted"][0] == "eu 2, us 1 (held, paused: too dear)"
 
 
+def test_curves_are_the_rows_of_the_figures(run: Run) -> None:
+    curves, figures = run.curves(), run.figures()
+    solver = curves["solver"]
     assert [value for _, value in solver.reward] == figures.policies["solver"].rewards
     assert [step for step, _ in solver.reward] == [1, 2]
     assert solver.wait_ratio == [(1, 0.25), (2, 0.5)]

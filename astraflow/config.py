@@ -257,6 +257,12 @@ class Region(Section):
     mirror_timeout_s: float = Field(
         default=30.0, gt=0, description="Without anything new in the region's store for this long, pools ask the run's."
     )
+    start_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="A flow run of the region that is silent for so long from the start is asked for again: more, where "
+        "machines are made and images pulled first.",
+    )
     cost: float = Field(
         default=1.0,
         ge=0,

@@ -61,7 +61,7 @@ def experiment(
         config=config,
         launcher=PrefectLauncher(config.name, config.store),
         follower=follower,
-        scaling=ScaleView(store, config),
+        scale_view=ScaleView(store, config),
         outbox=Outbox(store, keys, participant),
         log=get_run_logger().info,
     )

@@ -37,6 +37,7 @@ class ChildRun:
     state: str  # Prefect's state type: RUNNING, CRASHED, …
     message: str = ""
     deployment: str = ""  # that was used, known when it was started
+    work_pool: str = ""  # whose workers start it; empty: a runner of this machine does
 
     @property
     def is_living(self) -> bool:
@@ -156,4 +157,5 @@ def _child_run(flow_run: FlowRun) -> ChildRun:
         life=life,
         state=state.type.value if state else "SCHEDULED",
         message=(state.message or "") if state else "",
+        work_pool=flow_run.work_pool_name or "",
     )

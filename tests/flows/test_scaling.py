@@ -6,14 +6,12 @@ from itertools import count
 
 import pytest
 
-from astraflow.config import RunConfig
 from astraflow.dataflow.state import RunState
 from astraflow.records import DecisionRecord, Scaled, Status, encode
-from flows.children import children_of
-from tests.flows.test_supervisor import World
+from tests.flows.supervised import World
 
 
-class Scaling(World):
+class ScaledWorld(World):
     """A run whose manager decides by the test's hand."""
 
     def __init__(self) -> None:
@@ -44,34 +42,11 @@ class Scaling(World):
 
 
 @pytest.fixture
-def world() -> Scaling:
-    return Scaling()
+def world() -> ScaledWorld:
+    return ScaledWorld()
 
 
-def test_more_pools_are_copies_of_the_regions_sections_in_turn() -> None:
-    config = RunConfig.model_validate(
-        {
-            "name": "run",
-            "policies": {"solver": {"model": "tiny-qwen3"}},
-            "problems": {"source": "addition"},
-            "pools": {"a": {"region": "west"}, "b": {"region": "west"}, "c": {}},
-        }
-    )
-
-    def pools(counts: dict[str, int] | None) -> list[tuple[str, str, str]]:
-        specs = children_of(config, counts)
-        return [(spec.key, spec.label, spec.parameters["pool"]) for spec in specs if spec.role == "pool"]
-
-    assert pools(None) == pools({"west": 2})
-    assert pools({"west": 4, "local": 0}) == [
-        ("pool-a", "pool/west/a", "a"),
-        ("pool-b", "pool/west/b", "b"),
-        ("pool-a/2", "pool/west/a/2", "a"),
-        ("pool-b/2", "pool/west/b/2", "b"),
-    ]
-
-
-def test_missing_pools_start_and_the_last_ones_are_asked_to_leave_once(world: Scaling) -> None:
+def test_missing_pools_start_and_the_last_ones_are_asked_to_leave_once(world: ScaledWorld) -> None:
     world.scale(3)
     world.tick()
     assert world.pools() == ["pool-local", "pool-local/2", "pool-local/3"]
@@ -89,7 +64,7 @@ def test_missing_pools_start_and_the_last_ones_are_asked_to_leave_once(world: Sc
     assert world.pools() == ["pool-local"]
 
 
-def test_a_pool_that_has_not_shown_itself_is_cancelled(world: Scaling) -> None:
+def test_a_pool_that_has_not_shown_itself_is_cancelled(world: ScaledWorld) -> None:
     world.scale(2)
     world.tick()
     world.scale(1)
@@ -100,7 +75,7 @@ def test_a_pool_that_has_not_shown_itself_is_cancelled(world: Scaling) -> None:
     assert world.pools() == ["pool-local"]
 
 
-def test_a_pool_that_was_to_leave_and_dies_instead_is_not_started_again(world: Scaling) -> None:
+def test_a_pool_that_was_to_leave_and_dies_instead_is_not_started_again(world: ScaledWorld) -> None:
     world.scale(2)
     world.tick()
     name = world.beat_pool("pool-local/2")
@@ -113,7 +88,7 @@ def test_a_pool_that_was_to_leave_and_dies_instead_is_not_started_again(world: S
     assert name in [wish.target for wish in world.wishes() if wish.what == "drain"]
 
 
-def test_a_pool_that_is_wanted_again_while_it_leaves_gets_another_life(world: Scaling) -> None:
+def test_a_pool_that_is_wanted_again_while_it_leaves_gets_another_life(world: ScaledWorld) -> None:
     world.scale(2)
     world.tick()
     world.beat_pool("pool-local/2")
@@ -129,7 +104,7 @@ def test_a_pool_that_is_wanted_again_while_it_leaves_gets_another_life(world: Sc
     assert world.lives("pool-local/2") == 2
 
 
-def test_a_pool_that_left_by_itself_starts_again_only_by_a_new_decision(world: Scaling) -> None:
+def test_a_pool_that_left_by_itself_starts_again_only_by_a_new_decision(world: ScaledWorld) -> None:
     world.scale(2)
     world.tick()
     world.beat_pool("pool-local/2")
@@ -142,7 +117,7 @@ def test_a_pool_that_left_by_itself_starts_again_only_by_a_new_decision(world: S
     assert world.lives("pool-local/2") == 2
 
 
-def test_another_experiment_comes_to_the_same_pools(world: Scaling) -> None:
+def test_another_experiment_comes_to_the_same_pools(world: ScaledWorld) -> None:
     world.scale(3)
     world.tick()
     for n in (2, 3):
@@ -161,7 +136,7 @@ def test_another_experiment_comes_to_the_same_pools(world: Scaling) -> None:
     assert world.pools() == ["pool-local", "pool-local/2"]
 
 
-def test_numbers_before_a_snapshot_are_known_by_it(world: Scaling) -> None:
+def test_numbers_before_a_snapshot_are_known_by_it(world: ScaledWorld) -> None:
     state = RunState(world.config.model_copy(update={"problem_count": 5}))
     state.apply(Scaled(pools={"local": 2}, held=[], reason="long ago"))
     world.store.put(world.keys.snapshot(7), state.snapshot())
@@ -173,7 +148,7 @@ def test_numbers_before_a_snapshot_are_known_by_it(world: Scaling) -> None:
     ]
 
 
-def test_none_left_by_decision_is_no_fault(world: Scaling) -> None:
+def test_none_left_by_decision_is_no_fault(world: ScaledWorld) -> None:
     world.scale(0)
     world.tick()
     world.launcher.set("pool-local", "COMPLETED")
@@ -182,7 +157,7 @@ def test_none_left_by_decision_is_no_fault(world: Scaling) -> None:
     assert world.pools() == []
 
 
-def test_all_copies_are_cancelled_at_the_end(world: Scaling) -> None:
+def test_all_copies_are_cancelled_at_the_end(world: ScaledWorld) -> None:
     world.scale(2)
     world.tick()
     world.supervisor.cancel_all()

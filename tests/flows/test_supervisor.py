@@ -1,161 +1,23 @@
 """The supervisor against a fake launcher and a memory store: who is started, adopted, restarted, given up."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import count, pairwise
-from typing import Any
+from itertools import pairwise
 
 import pytest
 
-from astraflow.config import RunConfig
-from astraflow.follow import RunFollower
-from astraflow.participant import Outbox
-from astraflow.records import (
-    Committed,
-    Consumed,
-    DecisionRecord,
-    Ended,
-    FactRecord,
-    Status,
-    Stopped,
-    Wanted,
-    decode,
-    encode,
-    new_id,
-)
-from astraflow.scale_view import ScaleView
-from flows.children import ChildSpec, Need, children_of
+from astraflow.records import Consumed, DecisionRecord, Ended, Stopped, encode
+from flows.children import children_of
 from flows.launcher import NO_HEARTBEAT, ChildRun
-from flows.supervisor import MAX_RESTARTS, START_TIMEOUT_S, Supervisor
+from flows.supervisor import MAX_RESTARTS
 from storage.errors import ServiceError
-from storage.keys import RunKeys
-from storage.memory import MemoryStore
-
-_numbers = count()
-
-
-class FakeLauncher:
-    """Flow runs as a dictionary that a test edits."""
-
-    def __init__(self) -> None:
-        self.runs: dict[str, tuple[str, ChildRun]] = {}
-        self.cancelled: list[str] = []
-        self.deployment = ""
-        self.faults: list[str] = []  # what the next calls are to fail at: «start», or «answer» once it was done
-
-    def start(self, spec: ChildSpec, life: int) -> ChildRun:
-        fault = self.faults.pop(0) if self.faults else ""
-        if fault == "start":
-            raise ServiceError("away", kind="unreachable")
-        known = [run for key, run in self.runs.values() if key == spec.key and run.life == life]
-        run = known[0] if known else self._new(spec, life)
-        if fault == "answer":
-            raise ServiceError("away", kind="unreachable")
-        return run
-
-    def _new(self, spec: ChildSpec, life: int) -> ChildRun:
-        run = ChildRun(f"0000-{len(self.runs):08d}", life, "SCHEDULED", deployment=self.deployment)
-        self.runs[run.id] = (spec.key, run)
-        return run
-
-    def find(self, spec: ChildSpec) -> list[ChildRun]:
-        return sorted((run for key, run in self.runs.values() if key == spec.key), key=lambda run: -run.life)
-
-    def states(self, ids: Sequence[str]) -> dict[str, ChildRun]:
-        return {id: self.runs[id][1] for id in ids}
-
-    def cancel(self, id: str) -> None:
-        self.cancelled.append(id)
-
-    def newest(self, key: str) -> ChildRun:
-        return max((run for own, run in self.runs.values() if own == key), key=lambda run: run.life)
-
-    def set(self, key: str, state: str, message: str = "") -> None:
-        run = self.newest(key)
-        self.runs[run.id] = (key, replace(run, state=state, message=message))
-
-
-class World:
-    """A run with one supervisor, a clock that the test moves, and hands to write what participants would."""
-
-    def __init__(self, pools: Sequence[str] = ("local",), policies: dict[str, Any] | None = None) -> None:
-        self.config = RunConfig.model_validate(
-            {
-                "name": f"run-{next(_numbers)}",
-                "store": "memory://supervisor",
-                "policies": policies or {"solver": {"model": "tiny-qwen3"}},
-                "problems": {"source": "addition"},
-                "pools": {name: {} for name in pools},
-                "dataflow": {"silence_s": 60},
-            }
-        )
-        self.store, self.keys = MemoryStore("memory://supervisor"), RunKeys(self.config.name)
-        self.launcher, self.now, self.beats = FakeLauncher(), 0.0, count(1)
-        self.here: set[int] = set()  # pids that run on this machine
-        self.supervisor = self.new_supervisor("experiment-1")
-
-    def new_supervisor(self, participant: str) -> Supervisor:
-        follower = RunFollower(self.store, self.config)
-        follower.poll()
-        return Supervisor(
-            config=self.config,
-            launcher=self.launcher,
-            follower=follower,
-            scaling=ScaleView(self.store, self.config),
-            outbox=Outbox(self.store, self.keys, participant),
-            log=lambda text: None,
-            clock=lambda: self.now,
-            is_here=self.here.__contains__,
-        )
-
-    def tick(self, seconds: float = 1.0) -> None:
-        self.now += seconds
-        self.supervisor.follower.poll()
-        self.supervisor.tick()
-
-    def beat(self, key: str) -> str:
-        """The newest flow run of a child runs and beats; its participant's name."""
-        run = self.launcher.newest(key)
-        if run.state == "SCHEDULED":
-            self.launcher.set(key, "RUNNING")
-        role = key.partition("-")[0]
-        name = "manager" if role == "manager" else f"{key}-{run.id[-8:]}"
-        pid = 1000 + int(run.id[-8:])
-        status = Status(participant=name, role=role, state="running", beat=next(self.beats), pid=pid)
-        self.store.put(self.keys.status(name), encode(status))
-        return name
-
-    def beat_all(self) -> None:
-        for spec in children_of(self.config):
-            self.beat(spec.key)
-
-    def say(self, participant: str, seq: int, *facts: object) -> None:
-        record = FactRecord(id=new_id(), participant=participant, facts=list(facts))  # type: ignore[arg-type]
-        self.store.create(self.keys.outbox(participant, seq), encode(record))
-
-    def wishes(self, participant: str = "experiment-1") -> list[Wanted]:
-        objects = self.store.list(f"{self.keys.outboxes}{participant}/")
-        records = [decode(self.store.get(info.key), FactRecord, where=info.key) for info in objects]
-        return [fact for record in records for fact in record.facts if isinstance(fact, Wanted)]
-
-    def lives(self, key: str) -> int:
-        return self.launcher.newest(key).life
+from tests.flows.supervised import World, begun
 
 
 @pytest.fixture
 def world() -> World:
-    world = World()
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
-    return world
-
-
-def test_children_of_a_run() -> None:
-    specs = children_of(World(("east", "west")).config)
-    assert [spec.key for spec in specs] == ["manager", "trainer-solver", "pool-east", "pool-west"]
-    assert specs[1].parameters["policy"] == "solver"
-    assert "policy:solver" in specs[2].tags
+    return begun()
 
 
 def test_a_healthy_run_is_left_alone(world: World) -> None:
@@ -184,75 +46,6 @@ def test_a_dead_manager_is_started_again_without_a_wish(world: World) -> None:
     assert world.wishes() == []
 
 
-def test_an_orphan_that_goes_silent_is_replaced(world: World) -> None:
-    name = world.beat("pool-local")
-    for _ in range(70):
-        world.beat("manager")
-        world.beat("trainer-solver")
-        world.tick()
-    assert world.lives("pool-local") == 2
-    assert world.launcher.cancelled == ["0000-00000002"]
-    assert world.wishes()[0].target == name
-
-
-def test_an_orphan_whose_process_is_gone_is_replaced_soon() -> None:
-    world = World()
-    world.here.update({1000, 1001, 1002})
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
-    world.beat("trainer-solver")  # its last beat, seen only after its death
-    world.here.remove(1001)
-    for _ in range(3):
-        world.tick()
-    assert world.lives("trainer-solver") == 2
-    assert world.lives("manager") == world.lives("pool-local") == 1
-    assert "process 1001 is gone" in world.supervisor.notes[-1]
-
-
-def test_a_process_that_has_just_ended_waits_for_prefects_word() -> None:
-    world = World()
-    world.here.update({1000, 1001, 1002})
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
-    world.here.remove(1002)
-    world.tick()
-    world.launcher.set("pool-local", "COMPLETED")
-    for _ in range(5):
-        world.tick()
-    assert world.lives("pool-local") == 1
-    assert world.wishes() == []
-
-
-def test_a_flow_run_that_no_runner_takes_is_asked_for_again() -> None:
-    world = World()
-    world.supervisor.begin(adopt=False)
-    world.tick(START_TIMEOUT_S - 1)
-    assert world.lives("pool-local") == 1
-    world.tick(2)
-    world.tick(2)
-    assert world.lives("pool-local") == 2
-    assert "never showed a sign of life" in " ".join(world.supervisor.notes)
-
-
-def test_a_manager_that_starts_slowly_is_given_time(world: World) -> None:
-    """Its status object is still its predecessor's: that says nothing about the new life."""
-    world.launcher.set("manager", "CRASHED")
-    for _ in range(int(START_TIMEOUT_S) - 10):
-        world.beat("trainer-solver")
-        world.beat("pool-local")
-        world.tick()
-    assert world.lives("manager") == 2
-    world.beat("manager")
-    for _ in range(70):
-        world.beat("trainer-solver")
-        world.beat("pool-local")
-        world.tick()
-    assert world.lives("manager") == 3
-    assert "went silent" in " ".join(world.supervisor.notes)
-
-
 def test_restarts_wait_longer_and_longer_and_end_with_an_error(world: World) -> None:
     starts = []
     with pytest.raises(ServiceError, match="died 6 times without progress") as caught:
@@ -268,61 +61,6 @@ def test_restarts_wait_longer_and_longer_and_end_with_an_error(world: World) -> 
     gaps = [b - a for a, b in pairwise(starts)]
     assert gaps == sorted(gaps)
     assert gaps[-1] >= 16
-
-
-def test_progress_refills_the_budget(world: World) -> None:
-    for step in range(1, 3 * MAX_RESTARTS):
-        name = world.beat("trainer-solver")
-        world.say(name, 0, Consumed(policy="solver", batch=step - 1, step=step, incarnation=0))
-        world.supervisor.follower.poll()
-        world.launcher.set("trainer-solver", "CRASHED")
-        world.beat("manager")
-        world.beat("pool-local")
-        world.tick()
-        assert world.lives("trainer-solver") == step + 1
-
-
-def test_progress_of_another_policy_does_not_refill_the_budget() -> None:
-    both = {"solver": {"model": "tiny-qwen3"}, "verifier": {"model": "tiny-qwen3"}}
-    world = World(policies=both)
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
-    with pytest.raises(ServiceError, match="trainer-verifier died 6 times without progress"):
-        for step in range(1, 300):
-            if world.launcher.newest("trainer-verifier").is_living:
-                world.launcher.set("trainer-verifier", "CRASHED", "boom")
-            world.beat("manager")
-            world.beat("pool-local")
-            solver = world.beat("trainer-solver")
-            consumed = Consumed(policy="solver", batch=step - 1, step=step, incarnation=0)
-            world.say(solver, step - 1, consumed)
-            world.tick()
-    assert world.lives("trainer-verifier") == MAX_RESTARTS + 1
-    assert world.lives("trainer-solver") == 1
-
-
-def test_a_pool_gets_on_by_what_it_commits_itself() -> None:
-    """Others' steps keep no pool alive that dies at its start; one that plays groups may die as often as it likes."""
-    world = World(("east", "west"))
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
-    for step in range(1, 200):
-        for key in ("pool-east", "pool-west"):
-            if world.launcher.newest(key).is_living and world.supervisor.clock() % 5 == 0:
-                name = world.beat(key)
-                if key == "pool-west":
-                    world.say(name, 0, Committed(groups=[step], attempts=[0], objects=[]))
-                world.supervisor.follower.poll()
-                world.launcher.set(key, "CRASHED", "boom")
-        world.beat("manager")
-        trainer = world.beat("trainer-solver")
-        world.say(trainer, step - 1, Consumed(policy="solver", batch=step - 1, step=step, incarnation=0))
-        world.tick()
-    assert world.lives("pool-east") == MAX_RESTARTS + 1
-    assert "pool-east died 6 times" in " ".join(world.supervisor.notes)
-    assert world.lives("pool-west") > 20
 
 
 def test_a_life_that_never_showed_itself_is_not_followed_at_once(world: World) -> None:
@@ -382,10 +120,7 @@ def test_a_deployment_that_is_not_known_is_noted() -> None:
 
 
 def test_a_cancelled_pool_is_left_out_while_another_plays() -> None:
-    world = World(("east", "west"))
-    world.supervisor.begin(adopt=False)
-    world.beat_all()
-    world.tick()
+    world = begun(("east", "west"))
     world.launcher.set("pool-east", "CANCELLED")
     world.tick()
     assert world.lives("pool-east") == 1
@@ -506,46 +241,6 @@ def test_a_trainer_that_has_ended_before_a_resume_is_not_started(world: World) -
     second.begin(adopt=True)
     world.tick()
     assert world.lives("trainer-solver") == 1
-
-
-def test_what_a_childs_end_means() -> None:
-    frozen = {"solver": {"model": "tiny-qwen3"}, "judge": {"model": "tiny-qwen3", "frozen": True}}
-    needs = {spec.key: spec.need for spec in children_of(World(policies=frozen).config)}
-    assert needs == {
-        "manager": Need.THROUGHOUT,
-        "trainer-judge": Need.ONCE,
-        "trainer-solver": Need.THROUGHOUT,
-        "pool-local": Need.SPARE,
-    }
-
-
-def test_only_a_region_with_a_store_has_a_mirror() -> None:
-    base = World().config
-    regions = {"east": {"store": "s3://east/x"}, "west": {"work_pool": "gpus"}, "idle": {"store": "s3://idle/x"}}
-    pools = {"a": {"region": "east"}, "b": {"region": "west"}}
-    config = RunConfig.model_validate({**base.model_dump(), "regions": regions, "pools": pools})
-    specs = {spec.key: spec.deployments for spec in children_of(config)}
-    assert specs["mirror-east"] == specs["pool-a"] == ("east", "local")
-    assert specs["pool-b"] == ("west", "local")
-    assert [key for key in specs if key.startswith("mirror")] == ["mirror-east"]
-
-
-def test_a_child_that_beats_is_not_dead_because_the_server_heard_nothing() -> None:
-    world = World()
-    world.supervisor.begin(adopt=False)
-    for _ in range(3):
-        world.beat("trainer-solver")
-        world.tick()
-    world.launcher.set("trainer-solver", "CRASHED", f"{NO_HEARTBEAT} for 180 s")
-    for _ in range(10):
-        world.beat("trainer-solver")
-        world.tick(10)
-    assert world.launcher.newest("trainer-solver").life == 1
-    for _ in range(8):  # the store hears nothing either
-        world.beat("manager")
-        world.beat("pool-local")
-        world.tick(10)
-    assert world.launcher.newest("trainer-solver").life == 2
 
 
 def test_the_trainer_of_a_frozen_policy_ends_after_its_one_publish() -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from astraflow.follow import PolicyProgress, RunFollower
 from astraflow.pages.evaluations import evaluations
 from astraflow.pages.page import ROUNDS, described
+from astraflow.pages.regions import REGION_COLUMNS, regions
 from astraflow.pages.rows import clock, figure_rows
 from astraflow.query import Run
 from astraflow.query.figures import RunFigures
@@ -67,7 +68,7 @@ def watched(run: Run, figures: RunFigures, view: RunFollower) -> RenderableType:
     head = Text.assemble((figures.run, "bold cyan"), f"  {state}  {time.strftime('%H:%M:%S')}")
     rounds = evaluations(run, newest=ROUNDS)
     shown_rounds: list[RenderableType] = [Text(), plain(list(rounds[0]), rounds)] if rounds else []
-    return Group(head, table, curves, people, *shown_rounds)
+    return Group(head, table, curves, plain(REGION_COLUMNS, regions(run, view)), people, *shown_rounds)
 
 
 def participants(view: RunFollower) -> Table:

@@ -71,7 +71,8 @@ class RunPage:
         return True
 
     def _write(self, flow_runs: Mapping[str, str], events: Sequence[str], state: str) -> None:
-        from astraflow.pages.page import page, pools  # noqa: PLC0415  # as above
+        from astraflow.pages.page import page  # noqa: PLC0415  # as above
+        from astraflow.pages.regions import pools  # noqa: PLC0415  # as above
 
         before = self._page.id
         if not self._page.write(page(self._run, self._view, state=state, events=events)):

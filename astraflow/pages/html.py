@@ -9,11 +9,15 @@ from html import escape
 from astraflow.follow import RunFollower
 from astraflow.pages.charts import run_picture
 from astraflow.pages.evaluations import evaluations
-from astraflow.pages.page import POOL_COLUMNS, described, pools
+from astraflow.pages.loads import COLUMNS, load_table
+from astraflow.pages.page import described
+from astraflow.pages.regions import POOL_COLUMNS, REGION_COLUMNS, pools, regions
 from astraflow.pages.rows import figure_rows
+from astraflow.query.loads import newest_reports
 from astraflow.query.run import Run
 from astraflow.recipe import dump_toml
 
+REPORTS = 100  # newest
 STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.5 system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; max-width: 1100px; margin: 2rem auto;
@@ -29,7 +33,7 @@ pre { overflow-x: auto; padding: 1rem; border-radius: 6px; background: color-mix
 
 
 def report(run: Run) -> str:
-    """The run as one HTML document: figures, curves, pools, evaluations, config."""
+    """The run as one HTML document: figures, curves, regions, pools, load, evaluations, config."""
     figures, config = run.figures(), run.config
     view = RunFollower(run.store, config)
     view.poll()
@@ -51,14 +55,22 @@ def report(run: Run) -> str:
             f'<h1>{title}</h1><p class="about">{escape(about)}</p>',
             _table(["", *rows.columns], cells, id="figures"),
             picture,
+            "<h2>Regions</h2>",
+            _table(REGION_COLUMNS, regions(run, view), id="regions"),
             "<h2>Pools</h2>",
-            _table(list(POOL_COLUMNS), pools(run, view), id="pools"),
+            _table(POOL_COLUMNS, pools(run, view), id="pools"),
+            *_loads(run),
             *_evaluations(run),
             f"<h2>Config</h2><pre>{escape(dump_toml(config))}</pre>",
             "</body></html>",
             "",
         ]
     )
+
+
+def _loads(run: Run) -> list[str]:
+    reports = load_table(newest_reports(run, REPORTS))
+    return ["<h2>Load reports, newest first</h2>", _table(COLUMNS, reports, id="loads")] if reports else []
 
 
 def _evaluations(run: Run) -> list[str]:

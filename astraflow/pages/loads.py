@@ -1,4 +1,4 @@
-"""A run's load reports as rows of text, newest first: the table that Prefect shows of them."""
+"""A run's load reports as rows of text: the table that Prefect shows of them, and its newest rows on the run's page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from collections.abc import Iterable
 from astraflow.pages.rows import NONE
 from astraflow.query.loads import LoadReport
 
+COLUMNS = (
+    "policy",
+    "step",
+    "load",
+    "wait ratio",
+    "pools",
+    "asked for",
+    "produced / consumed",
+    "lag, mean / max",
+    "ready / batched",
+    "room / capacity",
+)
+"""Of the run's page; what each pool came to is in the table of its own."""
 POOLS = 6
 """Pools that a row names; of a run with more, the quickest ones."""
 
@@ -24,6 +37,8 @@ def _row(report: LoadReport) -> dict[str, str]:
         "step": f"{report.step:,}",
         "load": report.load,
         "wait ratio": NONE if wait is None else f"{wait:.1%}",
+        "pools": _count(figures.get("pools")),
+        "asked for": _count(figures.get("pools_advised")),
         "produced / consumed": f"{figures.get('produced', 0):,.0f} / {figures.get('consumed', 0):,.0f}",
         "lag, mean / max": f"{figures.get('lag_mean', 0):.2f} / {figures.get('lag_max', 0):.0f}",
         "parts by lag": ", ".join(f"{lag}: {count:,}" for lag, count in report.lags.items()) or NONE,
@@ -31,6 +46,10 @@ def _row(report: LoadReport) -> dict[str, str]:
         "room / capacity": f"{report.room:,} / {figures.get('capacity', 0):,.0f}",
         "pools, groups/s": _pools(report.pools),
     }
+
+
+def _count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
 
 
 def _pools(pools: dict[str, dict[str, float]]) -> str:

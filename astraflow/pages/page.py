@@ -1,4 +1,4 @@
-"""The live page of a run as Markdown: figures, curves, pools, evaluations, what is waited for, events.
+"""The live page of a run as Markdown: what is waited for, figures, curves, regions, pools, load, evaluations, events.
 
 Prefect's page shows tables and ``data:`` images and drops scripts and inline SVG, so the curves are one image.
 """
@@ -11,11 +11,15 @@ from collections.abc import Mapping, Sequence
 from astraflow.follow import RunFollower
 from astraflow.pages.charts import run_picture
 from astraflow.pages.evaluations import evaluations
+from astraflow.pages.loads import COLUMNS, load_table
+from astraflow.pages.regions import POOL_COLUMNS, REGION_COLUMNS, pools, regions
 from astraflow.pages.rows import FigureRows, figure_rows
 from astraflow.pages.svg import data_url
+from astraflow.query.loads import newest_reports
 from astraflow.query.run import Run
 
 EVENTS = 30  # newest that are shown
+REPORTS = 8  # of load, newest; all are in a table of their own
 ROUNDS = 20  # of evaluations, newest
 WAITS = 6
 
@@ -37,10 +41,16 @@ def page(run: Run, view: RunFollower, *, state: str = "", events: Sequence[str] 
         "",
         f"![Curves of the run]({data_url(run_picture(run.curves(), max_staleness=config.dataflow.max_staleness))})",
         "",
+        "## Regions",
+        "",
+        *table(REGION_COLUMNS, regions(run, view)),
+        "",
         "## Pools",
         "",
-        *table(list(POOL_COLUMNS), pools(run, view)),
+        *table(POOL_COLUMNS, pools(run, view)),
     ]
+    if reports := newest_reports(run, REPORTS):
+        lines += ["", "## Load reports, newest first", "", *table(COLUMNS, load_table(reports))]
     if shown := evaluations(run, newest=ROUNDS):
         lines += ["", "## Evaluations", "", *table(list(shown[0]), shown)]
     if events:
@@ -57,29 +67,6 @@ def figures_table(figures: FigureRows) -> list[str]:
     """The figures as a Markdown table."""
     rows = [dict(zip(("figure", *figures.columns), (label, *cells), strict=True)) for label, cells in figures.rows]
     return table(["figure", *figures.columns], rows)
-
-
-POOL_COLUMNS = ("pool", "region", "state", "tokens/s", "weights", "leased", "admitted", "failed", "expired", "capacity")
-
-
-def pools(run: Run, view: RunFollower) -> list[dict[str, str]]:
-    """One row a life of a pool, those that live first: counts are groups of the store, the rate is its own word."""
-    rows = []
-    for row in run.table("pools").to_pylist():
-        status = view.statuses.get(row["participant"])
-        rate = status.figures.get("tokens_per_s") if status and row["state"] == "live" else None
-        numbers = {name: f"{row[name]:,}" for name in ("capacity", "leased", "admitted", "failed", "expired")}
-        rows.append(
-            {
-                "pool": row["participant"],
-                "region": row["region"],
-                "state": row["state"],
-                "tokens/s": "–" if rate is None else f"{rate:,.0f}",
-                "weights": ", ".join(f"{policy} v{version}" for policy, version in row["applied"]) or "–",
-            }
-            | numbers
-        )
-    return sorted(rows, key=lambda row: row["state"] != "live")
 
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> list[str]:

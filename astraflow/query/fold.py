@@ -120,6 +120,7 @@ class RunFold:
         self._problems: dict[int, int] = {}  # of each group
         self._told_lost: set[str] = set()
         self._lost: dict[str, str] = {}  # what the state of a lost pool was before
+        self._lost_early: set[str] = set()  # told lost before they joined
         self._pending: dict[int, dict[tuple[str, int], list[_Place]]] = {}  # by group: what each attempt brought
 
     def take(self, seen: SeenDecision) -> None:
@@ -127,6 +128,7 @@ class RunFold:
         record = seen.record
         for name in self._lost.keys() & record.observations.keys():  # a beat after all
             self.pools[name].state = self._lost.pop(name)
+        self._lost_early -= record.observations.keys()
         for facts in seen.facts:
             for fact in facts.record.facts:
                 self._take_fact(facts, fact)
@@ -160,6 +162,7 @@ class RunFold:
             pool = self.pools[name]
             if pool.state in ("live", "draining"):
                 self._lost[name], pool.state = pool.state, "lost"
+        self._lost_early |= self._told_lost - self.pools.keys()
         self._told_lost.clear()
 
     def _take_pool_fact(self, participant: str, pool: PoolView, fact: r.AnyFact) -> None:
@@ -327,6 +330,10 @@ class RunFold:
     def _parts_of(self, group: int) -> list[PartView]:
         found = (self.parts.get((policy, group)) for policy in self._policies)
         return [part for part in found if part is not None]
+
+    def has_come(self, participant: str) -> bool:
+        """Whether it has joined as a pool, or was told dead before it could: it is not on its way any more."""
+        return participant in self.pools or participant in self._lost_early
 
     @property
     def seconds(self) -> float:

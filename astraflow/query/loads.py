@@ -69,9 +69,19 @@ class LoadReport:
 
 def load_reports(run: Run, *, since: int = -1) -> Iterator[LoadReport]:
     """The reports behind decision ``since``, in the order of the decisions."""
-    zones = Zones(low=run.config.scale.low, high=run.config.scale.high)
     for seq, record in islice(run.fold.decisions, since + 1, None):  # decisions are numbered from 0, without gaps
-        for said in record.decisions:
-            if isinstance(said, r.LoadReported):
-                name = f"{seq}/{record.id}/{said.policy}"
-                yield LoadReport(name, seq, said.policy, said.step, said.figures, said.pools, zones)
+        yield from _of(run, seq, record)
+
+
+def newest_reports(run: Run, count: int) -> list[LoadReport]:
+    """The last ``count`` reports, the newest first: no more of the decisions is looked at than holds them."""
+    found = (report for seq, record in reversed(run.fold.decisions) for report in reversed(list(_of(run, seq, record))))
+    return list(islice(found, count))
+
+
+def _of(run: Run, seq: int, record: r.DecisionRecord) -> Iterator[LoadReport]:
+    zones = Zones(low=run.config.scale.low, high=run.config.scale.high)
+    for said in record.decisions:
+        if isinstance(said, r.LoadReported):
+            name = f"{seq}/{record.id}/{said.policy}"
+            yield LoadReport(name, seq, said.policy, said.step, said.figures, said.pools, zones)

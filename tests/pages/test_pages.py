@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from astraflow import records as r
 from astraflow.follow import RunFollower
 from astraflow.pages.html import report
-from astraflow.pages.page import page, pools
+from astraflow.pages.loads import COLUMNS, load_table
+from astraflow.pages.page import REPORTS, page, table
 from astraflow.pages.rows import clock, figure_rows
 from astraflow.query import Run
+from astraflow.query.loads import newest_reports
 from astraflow.records import Status, encode
 from storage import open_store
 from tests.query.conftest import RunWriter, hand_written
@@ -95,15 +98,10 @@ def test_the_page_holds_the_figures_the_picture_and_the_events(run: Run) -> None
     assert markdown_table(text) == {"figure": rows.columns, **dict(rows.rows)}
     assert len(re.findall(r"!\[[^]]+\]\(data:image/svg\+xml;base64,", text)) == 1
     assert "> waits: pool-a-00000001: le|ases" in text
-    assert "| pool-a-00000001 | us | live | 1,234 | solver v3, verifier v0 |" in text
+    assert "| pool-a-00000001 | us | live | – | 1,234 | solver v3, verifier v0 | 0 |" in text
+    assert "| us | 0 | 1 | 0 | 0 | – | – | 1,234 | 0 | – |" in text
     assert "- pool-b: crashed; restart 1 of 5" in text
     assert page(run, followed(run), state="ended early: x").startswith("# hand: ended early: x\n")
-
-
-def test_pools_that_live_come_first(run: Run) -> None:
-    rows = pools(run, followed(run))
-    assert [row["state"] for row in rows] == ["live", "quarantined"]
-    assert json.loads(json.dumps(rows)) == rows
 
 
 def test_a_refreshed_run_shows_what_came_since(run: Run) -> None:
@@ -129,6 +127,22 @@ class _Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._inside and data.strip():
             self.cells.append(data.strip())
+
+
+def test_page_and_report_show_the_newest_load_reports(tmp_path: Path) -> None:
+    writer = RunWriter(open_store(str(tmp_path / "store")))
+    hand_written(writer)
+    for step in range(1, REPORTS + 3):
+        figures = {"wait_ratio": step / 100, "pools": 1.0, "pools_advised": float(step)}
+        writer.decide(2, 9.0 + step, {}, r.LoadReported(policy="solver", step=step, figures=figures, pools={}))
+    run = Run(writer.store, "hand")
+    shown = load_table(newest_reports(run, 100))
+    assert [row["asked for"] for row in shown] == [str(step) for step in range(REPORTS + 2, 0, -1)]
+    text = page(run, followed(run))
+    section = text[text.index("## Load reports, newest first") :].split("\n\n")[1]
+    assert section.splitlines() == table(COLUMNS, shown[:REPORTS])
+    html = report(run)
+    assert all(f"<td>{row['wait ratio']}</td>" in html for row in shown)
 
 
 def test_the_report_is_one_file_with_the_same_figures(run: Run) -> None:

@@ -9,8 +9,8 @@ import pytest
 from astraflow import open_run
 from astraflow import records as r
 from astraflow.elastic import Zones
-from astraflow.pages.loads import POOLS, load_table
-from astraflow.query.loads import LoadReport, load_reports
+from astraflow.pages.loads import COLUMNS, POOLS, load_table
+from astraflow.query.loads import LoadReport, load_reports, newest_reports
 from astraflow.recipe import dump_toml
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def test_reports_are_those_of_the_tables_and_have_names_of_their_own(writer: Run
     assert len({x.id for x in found}) == 3
     assert [x.step for x in load_reports(run, since=1)] == [20]
     assert list(load_reports(run, since=2)) == []
+    assert [x.id for x in newest_reports(run, 2)] == [x.id for x in reversed(found)][:2]
+    assert [x.id for x in newest_reports(run, 9)] == [x.id for x in reversed(found)]
     again = open_run(f"{writer.store.url}/hand")
     assert [x.id for x in load_reports(again)] == [x.id for x in found]
 
@@ -83,4 +85,8 @@ def test_a_row_names_the_quickest_pools_and_counts_the_others() -> None:
     assert row["pools, groups/s"].endswith(f"and {9 - POOLS} more")
     assert (row["step"], row["wait ratio"], row["room / capacity"]) == ("1,000", "50.0%", "9 / 0")
     (bare,) = load_table([report()])
+    assert set(COLUMNS) < set(bare)
+    assert (bare["pools"], bare["asked for"]) == ("–", "–")
+    (asked,) = load_table([report(pools=1, pools_advised=12)])
+    assert (asked["pools"], asked["asked for"]) == ("1", "12")
     assert (bare["wait ratio"], bare["parts by lag"], bare["pools, groups/s"]) == ("–", "–", "–")

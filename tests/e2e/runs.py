@@ -10,6 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from astraflow import open_run
 from astraflow.config import RunConfig
@@ -71,8 +76,8 @@ options = { rounds = 2, accept = "1", reject = "0", retry_prompt = "{prompt}{ans
 """
 
 # For one thing to happen, on a machine that does much else: a flow run whose runner is killed before its process
-# begins is asked for again after 300 s only (flows/supervisor.py).
-PATIENCE_S = 420.0
+# begins is asked for again after 60 s only (flows/lives.py).
+PATIENCE_S = 300.0
 ROWS = "select (select count(*) from trajectories) as there, sum(rows) as said from parts"
 LIVES = ("manager", "pool", "trainer")
 
@@ -196,6 +201,17 @@ class RunUnderTest:
         wait_for(lambda: bool(self.lives(role, name=name)), self, f"a {role} {name} that lives")
         found = self.lives(role, name=name)
         return found[-1] if found else self.a_life(role, name=name)
+
+    def prefect(self) -> SyncPrefectClient:
+        """The stack's server."""
+        with temporary_settings({PREFECT_API_URL: self.stack.stack.api_url}):
+            return get_client(sync_client=True)
+
+    def artifact(self, key: str) -> Any:
+        """The data of the newest artifact of a key; None while there is none."""
+        with self.prefect() as client:
+            found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+        return max(found, key=lambda one: one.created).data if found else None
 
     @property
     def is_followed(self) -> bool:

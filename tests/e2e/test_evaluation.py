@@ -11,10 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.events.filters import EventFilter, EventResourceFilter
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from astraflow import open_run
 from astraflow import records as r
@@ -110,7 +107,7 @@ def check_what_is_shown(run: RunUnderTest, opened: Run, rounds: list[dict[str, A
     status = run.stack.astraflow("status", run.name, "--store", run.store_url).ok().out
     file = run.stack.folder / f"{run.name}.html"
     run.stack.astraflow("report", run.name, "--store", run.store_url, "--to", str(file)).ok()
-    html, page = file.read_text(), str(artifact(run, f"run-{run.name}"))
+    html, page = file.read_text(), str(run.artifact(f"run-{run.name}"))
     for row in rows:
         cells = list(row.values())
         for text in (shown, status):
@@ -123,12 +120,12 @@ def check_load_reports(run: RunUnderTest, opened: Run) -> None:
     """Prefect's table has a row a report, and each report came as one event."""
     loads = opened.table("loads").to_pylist()
     assert [row["step"] for row in loads] == [2, 4, 6, 8]
-    table = json.loads(str(artifact(run, f"load-{run.name}")))
+    table = json.loads(str(run.artifact(f"load-{run.name}")))
     assert [row["step"] for row in table] == ["8", "6", "4", "2"]
     assert {row["pools, groups/s"].split()[0] for row in table} == {opened.table("pools").to_pylist()[0]["participant"]}
 
     def told() -> list[dict[str, Any]]:
-        with prefect(run) as client:
+        with run.prefect() as client:
             wanted = EventFilter(resource=EventResourceFilter(id=[f"astraflow.run.{run.name}"]))
             return [event.payload for event in client.read_events(wanted, limit=50).events if event.event == EVENT]
 
@@ -136,17 +133,3 @@ def check_load_reports(run: RunUnderTest, opened: Run) -> None:
     assert sorted((found["step"], found["decision"], found["wait_ratio"]) for found in told()) == [
         (row["step"], row["decision"], row["wait_ratio"]) for row in loads
     ]
-
-
-def prefect(run: RunUnderTest) -> Any:
-    """The stack's server."""
-    with temporary_settings({PREFECT_API_URL: run.stack.stack.api_url}):
-        return get_client(sync_client=True)
-
-
-def artifact(run: RunUnderTest, key: str) -> Any:
-    """The data of the newest artifact of a key."""
-    client: SyncPrefectClient
-    with prefect(run) as client:
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return max(found, key=lambda one: one.created).data

@@ -1,13 +1,15 @@
-"""A run that a short script outside of it scales up and down, knowing no more than the commands' JSON."""
+"""Runs that are scaled up and down: by a short script outside, which knows only the commands' JSON, and by load."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from astraflow import open_run
+from astraflow.query.figures import RunFigures
 from astraflow.recipe import load_run_config
 from tests.e2e.runs import RunUnderTest, until, wait_for
 from tests.e2e.stack import PYTHON, LocalStack
@@ -15,6 +17,15 @@ from tests.simulation.invariants import check_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parts, pytest.mark.timeout(900)]
 
+HUNGRY = (  # one pool plays a group in a second, and a step takes two of them: the trainer waits
+    "pools.local.capacity=1",
+    "trainer.batch_size=2",
+    "dataflow.report_every=2",
+    "problems.reward.options.seconds=1.0",
+    "scale.most=2",
+    "scale.cool_down=0",
+)
+DRAIN = "DrainRequested"
 SCRIPT = Path(__file__).with_name("outside_scaler.py")
 
 
@@ -47,6 +58,59 @@ def test_a_script_outside_scales_a_run_up_and_down(
     assert (counts["Stopped"], counts["scaled_by_wish"]) == (1, 2)
     rows = open_run(f"{run.store_url}/{run.name}").table("pools").to_pylist()
     assert all(row["admitted"] for row in rows), "both have played"
+
+
+def test_a_run_whose_trainer_waits_grows_by_itself_and_idle_pools_leave_near_its_end(
+    stack: LocalStack, started: list[RunUnderTest]
+) -> None:
+    run = RunUnderTest(stack, "acts")
+    started.append(run)
+    run.start("unhurried", "trainer.steps=9", *HUNGRY, "scale.mode=act")
+    run.let_go()
+    wait_for(lambda: figures(run).pools_wanted == {"local": 2}, run, "a load report to ask for a second pool")
+    run.hold()  # or it would be over before that has come
+    wait_for(lambda: states(run) == ["live", "live"], run, "the second pool to join")
+    run.let_go()
+    for answer in run.answers():
+        answer.ok()
+    run.check_finished(steps=9)
+    counts = check_run(run.store, load_run_config(run.store, run.name))
+    assert (counts["scaled_by_load"], counts["scaled_by_wish"]) == (1, 0), "nobody said a word"
+    opened = open_run(f"{run.store_url}/{run.name}")
+    pools = opened.table("pools").to_pylist()
+    assert all(pool["admitted"] for pool in pools) and states(run) == ["left", "left"]
+    asked = [json.loads(row["detail"]) for row in opened.table("decisions").to_pylist() if row["type"] == DRAIN]
+    spare = [one["participants"] for one in asked if one["reason"] == "all that is still needed is being played"]
+    assert len(spare) == 1 and len(spare[0]) == 1, asked
+    assert spare[0][0] in {pool["participant"] for pool in pools}, "one was idle, the other had work to the end"
+
+
+def test_advice_is_shown_wherever_one_looks_and_nobody_acts_on_it(
+    stack: LocalStack, started: list[RunUnderTest]
+) -> None:
+    run = RunUnderTest(stack, "advised")
+    started.append(run)
+    run.start("unhurried", "trainer.steps=8", *HUNGRY, "scale.mode=advise")
+    run.let_go()
+    wait_for(lambda: figures(run).pools_advised == 2, run, "a load report to ask for a second pool")
+    status = stack.astraflow("status", run.name, "--json").ok().json
+    assert (status["pools_advised"], status["pools_wanted"]) == (2, {"local": 1})
+    for answer in run.answers():
+        answer.ok()
+    run.check_finished(steps=8)
+    counts = check_run(run.store, load_run_config(run.store, run.name))
+    assert (counts["scaled_by_load"], counts["scaled_by_wish"], states(run)) == (0, 0, ["left"])
+    asked = [row["asked for"] for row in json.loads(run.artifact(f"load-{run.name}"))]
+    reports = [dict(row["figures"]) for row in open_run(f"{run.store_url}/{run.name}").table("loads").to_pylist()]
+    assert asked == [f"{report['pools_advised']:.0f}" for report in reversed(reports)] and "2" in asked
+    page = run.artifact(f"run-{run.name}")
+    last = f"{reports[-1]['pools_advised']:.0f}"
+    assert f"| pools wanted | local 1; load reports ask for {last} |" in page
+    assert "| solver | 8 |" in page[page.index("## Load reports") :]
+
+
+def figures(run: RunUnderTest) -> RunFigures:
+    return open_run(f"{run.store_url}/{run.name}").figures()
 
 
 def states(run: RunUnderTest) -> list[str]:

@@ -60,11 +60,12 @@ class Life:
         call: Callable[[], T],
         what: str,
         *,
+        patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> T:
-        """``call`` again while the store is unreachable, for ``PATIENCE_S``. Safe for calls that may be repeated."""
-        deadline, wait_s = clock() + PATIENCE_S, 0.1
+        """``call`` again while the store is unreachable, for ``patience_s``. Safe for calls that may be repeated."""
+        deadline, wait_s = clock() + patience_s, 0.1
         while True:
             try:
                 return call()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +22,11 @@ from astraflow.records import AnyFact, Batched, Consumed, Ended, Left, Status
 from astraflow.trainer.kinds import load_kind
 from astraflow.trainer.learner import StepResult
 from astraflow.trainer.life import Life, finite, log
+from astraflow.trainer.loader import Loader, read_batch
 from astraflow.trainer.office import NewVersion, Tenure
 from astraflow.trainer.orders import End, give
 from astraflow.trainer.publishing import Publishing
-from astraflow.trainer.reader import LoadedBatch, PartReader
+from astraflow.trainer.reader import LoadedBatch
 from astraflow.trainer.rows import memory_mb, write_step_row
 from astraflow.trainer.start import begin, publish_frozen, published
 from astraflow.trainer.team import ALONE, Team
@@ -81,7 +81,9 @@ def _live(life: Life) -> None:
     learner = tenure.learner
     trackers = Trackers(life.settings.trackers, life.config.name, life.policy)
     reason = "done"
-    with Loader(tenure.reader) as loader, Publishing(in_place=life.team.size > 1) as publishing:
+    flow, pace = life.config.dataflow, Pace(life.store.url)
+    loader = Loader(tenure.reader, tenure.feed, pace, most=min(flow.prefetch, flow.max_staleness))
+    with loader, Publishing(in_place=life.team.size > 1) as publishing:
         while learner.step < life.settings.steps:
             n, asked_s = learner.step, time.monotonic()
             life.say("waiting", step=float(n))
@@ -89,25 +91,33 @@ def _live(life: Life) -> None:
             if batch is None:
                 reason = tenure.feed.end_reason or "drained"
                 break
-            loaded = life.persist(partial(loader.load, batch), f"reading batch {n}")
-            loader.prepare(tenure.feed.get(n + 1))
-            began_s = time.monotonic()
-            life.say("training", step=float(n))
-            commit_point("trainer.before_step")
-            result = tenure.train(loaded)
-            commit_point("trainer.after_step")
-            trained_s = time.monotonic()
-            tenure.note_skipped(n, list(loaded.skipped))
-            tenure.cursor = tenure.feed.done(n)
-            busy_s = publishing.busy_s(asked_s, began_s)
-            publishing.settle()  # the version before: its copy of the weights is used again
-            version = tenure.version()
-            result.metrics |= _times(asked_s, began_s, trained_s, busy_s)
-            publishing.begin(partial(_tell, life, version, result, loaded, trackers))
-            _give_up_if_hopeless(tenure)
-            _maybe_checkpoint(life, tenure, publishing)
+            loaded = read_batch(life, tenure.reader, partial(loader.load, batch), n)
+            with loader.ahead():
+                version, result = _train(life, tenure, loaded, publishing, asked_s)
+                publishing.begin(partial(_tell, life, version, result, loaded, trackers))
+                _give_up_if_hopeless(tenure)
+                _maybe_checkpoint(life, tenure, publishing)
         publishing.settle()
     _end(life, tenure, reason)
+
+
+def _train(
+    life: Life, tenure: Tenure, loaded: LoadedBatch, publishing: Publishing, asked_s: float
+) -> tuple[NewVersion, StepResult]:
+    """One step, and the version that it made; the version before is out by then."""
+    began_s = time.monotonic()
+    life.say("training", step=float(loaded.n))
+    commit_point("trainer.before_step")
+    result = tenure.train(loaded)
+    commit_point("trainer.after_step")
+    trained_s = time.monotonic()
+    tenure.note_skipped(loaded.n, list(loaded.skipped))
+    tenure.cursor = tenure.feed.done(loaded.n)
+    busy_s = publishing.busy_s(asked_s, began_s)
+    publishing.settle()  # its copy of the weights is used again
+    version = tenure.version()
+    result.metrics |= _times(asked_s, began_s, trained_s, busy_s)
+    return version, result
 
 
 def _tell(life: Life, version: NewVersion, result: StepResult, loaded: LoadedBatch, trackers: Trackers) -> None:
@@ -121,34 +131,6 @@ def _tell(life: Life, version: NewVersion, result: StepResult, loaded: LoadedBat
     write_step_row(life, loaded.n, result, loaded.skipped, version=manifest.version, incarnation=manifest.incarnation)
     life.show(**result.metrics)
     trackers.log(manifest.step, result.metrics)
-
-
-class Loader:
-    """Reads batches in one thread of its own, the next one while the loop trains."""
-
-    def __init__(self, reader: PartReader) -> None:
-        self._reader = reader
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch")
-        self._next: tuple[int, Future[LoadedBatch]] | None = None
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def prepare(self, batch: Batched | None) -> None:
-        """Begin to read ``batch``, if it is known already."""
-        if batch is not None:
-            self._next = (batch.n, self._thread.submit(self._reader.load, batch))
-
-    def load(self, batch: Batched) -> LoadedBatch:
-        """The batch's sequences. What went wrong with the store while reading ahead is raised here."""
-        if self._next is None or self._next[0] != batch.n:
-            self.prepare(batch)
-        assert self._next is not None
-        future, self._next = self._next[1], None
-        return future.result()
 
 
 def _wait_for_batch(life: Life, tenure: Tenure, n: int, publishing: Publishing) -> Batched | None:

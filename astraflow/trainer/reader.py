@@ -1,30 +1,24 @@
 """From a recorded batch to its sequences: read the parts' objects, verify, or skip a part and say why.
 
 Whatever is wrong with stored data (missing, damaged, not finite, of a version nobody published) costs that part only
-and is told to the manager with a reason; what is wrong with the *store* (unreachable, denied) is raised, since the
-same batch must give the same sequences whenever it is trained again.
+and is told to the manager with a reason; what is wrong with the *store* is raised, since the same batch must give the
+same sequences whenever it is trained again. Of a region's store that holds only while there is hope (``objects``).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from astraflow.records import Batched
-from astraflow.trainer.columns import COLUMNS, Columns, Ints, Unusable
+from astraflow.trainer.columns import Columns, Ints, Unusable
+from astraflow.trainer.objects import ObjectName, ObjectReader
 from astraflow.trainer.versions import VersionSteps
 from storage import open_store
-from storage.errors import ConfigError, DataError, NotFound, StoreError
 from storage.store import ObjectStore
-from storage.tables import read_table
-
-OBJECTS_KEPT = 64
-KEPT_BYTES = 256 * 2**20
-"""Of the columns that are kept: the objects of large models' long answers are few, but large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class LoadedBatch:
 
 
 class PartReader:
-    """Loads recorded batches of one policy. One thread at a time; the last objects read are kept."""
+    """Loads recorded batches of one policy. One thread at a time."""
 
     def __init__(
         self,
@@ -73,19 +67,21 @@ class PartReader:
         *,
         vocabulary: int,
         context: int | None,
+        opened: Callable[[str], ObjectStore] = open_store,
     ) -> None:
-        self._root = store
         self._versions = versions
         self._vocabulary = vocabulary
         self._context = context
-        self._stores: dict[str, ObjectStore] = {"": store}
-        self._objects: OrderedDict[tuple[str, str, str], Columns | str] = OrderedDict()
+        self._objects = ObjectReader(store, opened=opened)
 
     def load(self, batch: Batched, skip: Collection[int] = ()) -> LoadedBatch:
         """The usable parts of ``batch``. Groups in ``skip`` are left out, as they were when it was first trained.
 
-        Raises ``StoreError`` if the store does not answer; then the same call may be made again.
+        Raises ``StoreError`` if a store does not answer; then the same call may be made again.
         """
+        names = list(map(ObjectName, batch.stores, batch.paths, batch.hashes))
+        wanted = {batch.objects[entry]: None for entry, group in enumerate(batch.groups) if group not in skip}
+        objects = self._objects.read([names[source] for source in wanted])
         parts: list[Part] = []
         skipped: dict[int, str] = {}
         for entry, group in enumerate(batch.groups):
@@ -93,14 +89,18 @@ class PartReader:
                 skipped[group] = "recorded"
                 continue
             try:
-                parts.append(self._part(batch, entry))
+                parts.append(self._part(batch, entry, objects[names[batch.objects[entry]]]))
             except Unusable as error:
                 skipped[group] = str(error)
         return LoadedBatch(batch.n, parts, skipped)
 
-    def _part(self, batch: Batched, entry: int) -> Part:
-        source = batch.objects[entry]
-        columns = self._object(batch.stores[source], batch.paths[source], batch.hashes[source])
+    def give_up(self) -> bool:
+        """Skip what lies in regions' stores that do not answer, until they do; False if none is waited for."""
+        return self._objects.give_up()
+
+    def _part(self, batch: Batched, entry: int, columns: Columns | str) -> Part:
+        if isinstance(columns, str):
+            raise Unusable(columns)
         start, count = batch.row_starts[entry], batch.row_counts[entry]
         if count < 1 or start < 0 or start + count > columns.rows:
             raise Unusable(f"rows {start}..{start + count} of an object with {columns.rows}")
@@ -179,40 +179,3 @@ class PartReader:
         if step is None:
             raise Unusable(f"version {version} was never published")
         return step
-
-    def _object(self, store_url: str, path: str, digest: str) -> Columns:
-        """The object's columns, from memory if it was read lately. A damaged object is remembered as such."""
-        key = (store_url, path, digest)
-        found = self._objects.get(key)
-        if found is None:
-            found = self._read(store_url, path, digest)
-            self._objects[key] = found
-            while len(self._objects) > 1 and (len(self._objects) > OBJECTS_KEPT or self._kept_bytes() > KEPT_BYTES):
-                self._objects.popitem(last=False)
-        else:
-            self._objects.move_to_end(key)
-        if isinstance(found, str):
-            raise Unusable(found)
-        return found
-
-    def _kept_bytes(self) -> int:
-        return sum(found.size_bytes for found in self._objects.values() if isinstance(found, Columns))
-
-    def _read(self, store_url: str, path: str, digest: str) -> Columns | str:
-        try:
-            if store_url not in self._stores:
-                self._stores[store_url] = open_store(store_url)
-            return Columns.of(
-                read_table(self._stores[store_url], path, hash=digest, columns=COLUMNS, optional=("sampler",))
-            )
-        except NotFound:
-            return f"missing: {path}"
-        except DataError as error:
-            return f"{error.kind or 'undecodable'}: {path}"
-        except Unusable as error:
-            return f"undecodable: {error}"
-        except (ConfigError, StoreError) as error:
-            # The run's own store must answer; another one may be named wrongly by the pool that wrote there.
-            if store_url == "" or error.kind == "unreachable":
-                raise
-            return f"{error.kind or 'unusable'} store {store_url!r}: {path}"

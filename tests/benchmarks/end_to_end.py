@@ -31,6 +31,7 @@ from typing import Any
 
 from astraflow import records as r
 from astraflow.config import Dataflow, Policy, Pool, Problems, RunConfig, Sampling, Trainer
+from astraflow.pace import Pace
 from astraflow.participant import Beat, DecisionsReader, Outbox
 from astraflow.raas.group import PlayedGroup
 from astraflow.raas.leases import Lease, Leases
@@ -156,7 +157,7 @@ def be_trainer(store: ObjectStore, config: RunConfig, begin: Callable[[], None])
     import torch
 
     from astraflow.trainer.feed import BatchFeed
-    from astraflow.trainer.loop import Loader
+    from astraflow.trainer.loader import Loader
     from astraflow.trainer.reader import PartReader
     from astraflow.trainer.versions import VersionSteps
 
@@ -169,16 +170,16 @@ def be_trainer(store: ObjectStore, config: RunConfig, begin: Callable[[], None])
     published = r.Published(policy="solver", version=0, step=0, incarnation=0, digest=manifest["digest"])
     status = r.Status(participant=TRAINER, role="trainer", state="training")
     begin()
-    with Beat(store, keys, status, every_s=2.0), Loader(reader) as loader:
+    ahead = min(config.dataflow.prefetch, config.dataflow.max_staleness)
+    with Beat(store, keys, status, every_s=2.0), Loader(reader, feed, Pace(store.url), most=ahead) as loader:
         outbox.append([r.TrainerJoined(policy="solver", incarnation=0), published])
         for n in range(config.trainer.steps):
             while (batch := feed.get(n)) is None:
                 feed.poll()
                 time.sleep(0.001)
             loaded = loader.load(batch)
-            following = feed.get(n + 1)
-            loader.prepare(following)
-            tensors = pack(loaded)
+            with loader.ahead():
+                tensors = pack(loaded)
             assert not loaded.skipped and sum(len(t.rows) for t in tensors) == GROUPS * GROUP
             times.append(time.monotonic())
             outbox.append([r.Consumed(policy="solver", batch=n, step=n + 1, incarnation=0)])
@@ -232,7 +233,7 @@ def be_writer(store: ObjectStore, config: RunConfig, begin: Callable[[], None]) 
 
 def be_reader(store: ObjectStore, config: RunConfig, begin: Callable[[], None]) -> list[float]:
     """Read them back as they come."""
-    from astraflow.trainer.reader import COLUMNS
+    from astraflow.trainer.columns import COLUMNS
 
     begin()
     times = []

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from astraflow.records import Batched
-from astraflow.trainer import reader as reader_module
 from astraflow.trainer.reader import PartReader, Sequence
 from astraflow.trajectory import SCHEMA
 from storage.errors import ConfigError, NotFound, StoreError
@@ -22,8 +21,8 @@ class Steps:
         return version if 0 <= version <= 5 else None
 
 
-def reader_of(run, store=None):
-    return PartReader(store or run.store, Steps(), vocabulary=VOCABULARY, context=64)
+def reader_of(run, store=None, **changes):
+    return PartReader(store or run.store, Steps(), vocabulary=VOCABULARY, context=64, **changes)
 
 
 def three_rows(run, n=5, **changes):
@@ -173,7 +172,7 @@ def test_objects_of_another_store_are_read_there(make_run):
 
 
 @pytest.mark.parametrize("url", ["nonsense://x", "s3://no-such-bucket-of-a-test"])
-def test_a_store_that_cannot_be_opened_costs_the_part_only(make_run, monkeypatch, url):
+def test_a_store_that_cannot_be_opened_costs_the_part_only(make_run, url):
     run = make_run()
     decision = three_rows(run)
     fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
@@ -182,21 +181,33 @@ def test_a_store_that_cannot_be_opened_costs_the_part_only(make_run, monkeypatch
         kind = "no_bucket" if asked.startswith("s3:") else "store_url"
         raise (StoreError if asked.startswith("s3:") else ConfigError)("cannot be opened", kind=kind)
 
-    monkeypatch.setattr(reader_module, "open_store", refuse)
-    batch = reader_of(run).load(Batched(**(fields | {"stores": ["", url]})))
+    batch = reader_of(run, opened=refuse).load(Batched(**(fields | {"stores": ["", url]})))
     assert [part.group for part in batch.parts] == [0, 2]
     assert url in batch.skipped[1]
 
 
-def test_another_store_that_does_not_answer_is_waited_for(make_run, monkeypatch):
+def test_a_region_that_does_not_answer_is_waited_for_until_it_is_given_up(make_run):
     run = make_run()
     decision = three_rows(run)
     fields = {name: getattr(decision, name) for name in decision.__struct_fields__}
-    monkeypatch.setattr(reader_module, "open_store", lambda _: Flaky(run.store, 1))
-    reader, batch = reader_of(run), Batched(**(fields | {"stores": ["far", "far"]}))
-    with pytest.raises(StoreError):
+    far = Flaky(run.store, 3)
+    reader, batch = reader_of(run, opened=lambda _: far), Batched(**(fields | {"stores": ["", "far"]}))
+    assert not reader.give_up(), "nothing is silent yet"
+    with pytest.raises(StoreError) as raised:
         reader.load(batch)
+    assert not isinstance(raised.value, NotFound)
+    assert reader.give_up() and not reader.give_up()
+    for _ in range(2):  # asked again each time, and nothing of it is remembered
+        loaded = reader.load(batch)
+        assert [part.group for part in loaded.parts] == [0, 2]
+        assert loaded.skipped == {1: f"unreachable store 'far': {decision.paths[1]}"}
     assert len(reader.load(batch).parts) == 3
+    assert far.reads == 4
+    far.failures = 9
+    following = three_rows(run, n=6)
+    following = Batched(**({name: getattr(following, name) for name in fields} | {"stores": ["", "far"]}))
+    with pytest.raises(StoreError):  # it had come back: it is waited for anew
+        reader.load(following)
 
 
 def test_rows_that_are_checked_together_are_read_as_those_that_are_checked_alone(make_run, monkeypatch):

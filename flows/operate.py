@@ -37,7 +37,9 @@ def operate(  # noqa: PLR0917  # the fields of a form
         "drain: let one participant finish and leave; stop: end the run, with checkpoints."
     ),
     policy: str = Field(default="", description="Pause or resume only this policy; empty: all."),
-    region: str = Field(default="", description="Pause, resume or scale the pools of this region; empty: all."),
+    region: str = Field(
+        default="", description="Pause or resume only the pools of this region; empty: all. Scale: the region."
+    ),
     pools: str = Field(default="", description="Scale: pools of the region from now on; auto: as load reports ask."),
     participant: str = Field(default="", description="Drain: who is to leave, as the run's page names it."),
     store: str = Field(default=".astraflow/store", description="The store that holds the run."),

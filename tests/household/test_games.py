@@ -16,6 +16,7 @@ from astraflow.rewards import ScoredProblem, load_reward
 from astraflow.workflows import BUILT_IN, Roles
 from astraflow.workloads.household.environment import Households, game_of
 from astraflow.workloads.household.kinds import CHORES
+from tests.workloads.scripted_runs import check_earned, play
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +121,17 @@ async def test_the_workflow_plays_a_script_that_knows_and_one_that_does_not(
 
     assert await rewards(*(f"<action>{command}</action>" for command in commands)) == {0.5 ** (len(commands) - 1)}
     assert await rewards("go to toilet 1", "look") == {-0.1}
+
+
+def test_a_whole_run_earns_what_is_known(household_python: str, tmp_path: Path) -> None:
+    run = play(
+        tmp_path,
+        "household-cpu",
+        lambda problem: [f"<action>{command}</action>" for command in json.loads(problem.answer)],
+        lambda problem: ["<action>look</action>"] * 40,
+        "problems.options.count=4",
+        "workflow.options.history=0",
+        "workflow.options.turns=40",
+        f"workflow.options.environment_options.python={household_python}",
+    )
+    check_earned(run, lambda problem: 0.99 ** (len(json.loads(problem.answer)) - 1), fails=-0.1)

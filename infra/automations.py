@@ -27,6 +27,7 @@ HEARTBEAT_S = 30  # the shortest that Prefect takes
 SILENCE_S = 6 * HEARTBEAT_S
 NOBODY = UUID(int=0)
 """Stands for an id that only the server knows."""
+_FLOW_RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
 _OURS = ResourceSpecification.model_validate(
     {"prefect.resource.id": "prefect.tag.astraflow", "prefect.resource.role": "tag"}
 )
@@ -39,7 +40,7 @@ def zombies(silence_s: int = SILENCE_S) -> AutomationCore:
         name=NAME,
         description="Calls a flow run crashed when its process has gone silent. The run itself is judged by its store.",
         trigger=EventTrigger(
-            match=ResourceSpecification.model_validate({"prefect.resource.id": "prefect.flow-run.*"}),
+            match=ResourceSpecification.model_validate(_FLOW_RUNS),
             match_related=_OURS,
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*"},
@@ -67,14 +68,7 @@ def failures(name: str, means: str) -> AutomationCore:
     return AutomationCore(
         name=f"{prefix(f'deploy:{name}')}failures, {means}",
         description="Tells of flow runs that failed or crashed. Most are started again by their experiment.",
-        trigger=EventTrigger(
-            match=ResourceSpecification.model_validate({"prefect.resource.id": "prefect.flow-run.*"}),
-            match_related=_OURS,
-            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
+        trigger=_each_time({"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}, of=_FLOW_RUNS, match_related=_OURS),
         actions=[
             _told(
                 means,
@@ -96,15 +90,7 @@ def loads(name: str, means: str, wanted: Sequence[str]) -> AutomationCore:
     return AutomationCore(
         name=f"{prefix(f'deploy:{name}')}load reports, {means}",
         description="Tells of a run's load reports: whether its trainer waits for data.",
-        trigger=EventTrigger(
-            match=ResourceSpecification.model_validate(
-                {"prefect.resource.id": "astraflow.run.*", "astraflow.load": sorted(wanted)}
-            ),
-            expect={EVENT},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
+        trigger=_each_time({EVENT}, of={"prefect.resource.id": "astraflow.run.*", "astraflow.load": sorted(wanted)}),
         actions=[
             _told(
                 means,
@@ -114,6 +100,18 @@ def loads(name: str, means: str, wanted: Sequence[str]) -> AutomationCore:
                 parameters=parameters,
             )
         ],
+    )
+
+
+def _each_time(events: set[str], *, of: dict[str, Any], **also: Any) -> EventTrigger:
+    """A trigger for each single one of ``events`` of such a resource."""
+    return EventTrigger(
+        match=ResourceSpecification.model_validate(of),
+        expect=events,
+        for_each={"prefect.resource.id"},
+        posture=Posture.Reactive,
+        threshold=1,
+        **also,
     )
 
 

@@ -251,7 +251,7 @@ def test_nobody_is_heard_after_leaving() -> None:
 )
 @pytest.mark.parametrize("joins_with_it", [False, True])
 def test_a_pool_may_name_the_runs_store_and_its_own_regions(store: str, is_in: bool, joins_with_it: bool) -> None:
-    regions = {"here": Region(store="s3://here"), "there": Region(store="s3://there"), "bare": Region()}
+    regions = {"bare": Region(), "there": Region(store="s3://there"), "here": Region(store="s3://here")}
     drive = Drive(make_config().model_copy(update={"store": "s3://root", "regions": regions}))
     drive.ready()
     said: list[r.AnyFact] = [msgspec.structs.replace(_object(store=store))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -67,6 +68,12 @@ def lies_in(store: MemoryStore, key: str) -> bool:
         return False
 
 
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
 async def test_objects_lie_in_the_regions_store_and_say_so() -> None:
     near = Region()
     depot, root, _ = depot_of(near)
@@ -104,8 +111,7 @@ async def test_a_store_that_goes_away_costs_nothing_and_is_used_again_when_it_is
     near.fault = ""
     near.may_go.set()
     clock.over.set()
-    while depot.is_away:
-        await asyncio.sleep(0.001)
+    await until(lambda: not depot.is_away)
     assert await depot.put("run/d", b"rows") == near.url
     assert clock.waits == [0.2]
     await depot.close()
@@ -115,8 +121,7 @@ async def test_a_short_fault_is_waited_out() -> None:
     near = Region("unreachable")
     depot, root, _ = depot_of(near, timeout_s=30.0)
     writing = asyncio.create_task(depot.put("run/a", b"rows"))
-    while not depot.figures["region_store_faults"]:
-        await asyncio.sleep(0.001)
+    await until(lambda: depot.figures["region_store_faults"] > 0)
     near.fault = ""
     assert await writing == near.url
     assert not lies_in(root, "run/a") and not depot.is_away
@@ -138,9 +143,10 @@ async def test_who_leaves_does_not_wait_for_the_region() -> None:
 
 
 async def test_who_leaves_still_writes_to_a_store_that_answers() -> None:
-    near = Region()
-    depot, _, _ = depot_of(near)
+    near = Region("silent")
+    depot, _, _ = depot_of(near, timeout_s=600.0)
     depot.hurry()
+    asyncio.get_running_loop().call_later(0.05, near.may_go.set)
     assert await depot.put("run/a", b"rows") == near.url
     await depot.close()
 
@@ -174,8 +180,7 @@ async def test_a_store_that_comes_back_refusing_stays_away() -> None:
     await depot.begin()
     near.fault = "denied"
     clock.over.set()
-    while len(clock.waits) < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(clock.waits) == 2)
     assert depot.is_away and await depot.put("run/a", b"rows") == ""
     await depot.close()
 

@@ -42,7 +42,7 @@ lint: $(STAMP)  ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-units: $(STAMP) workload-packages  ## unit, property, contract and simulation tests
+units: $(STAMP) workload-packages network-packages  ## unit, property, contract and simulation tests
 	$(PYTEST) --dist loadfile $(UNITS)
 
 e2e: $(STAMP)  ## whole runs with Prefect, the kill tests
@@ -56,6 +56,11 @@ workload-packages:  # the sandbox and the dictionary; without them Landlock and 
 	@command -v bwrap >/dev/null && test -e /usr/share/dictd/foldoc.index || \
 	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap dict-foldoc >/dev/null) || \
 	  echo 'install bubblewrap and dict-foldoc: the tests of the sandbox and of search need them'
+
+network-packages:  # ip and tc; without them the tests of two regions' network are skipped
+	@command -v ip >/dev/null && command -v tc >/dev/null || \
+	  (apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 >/dev/null) || \
+	  echo 'install iproute2: bench-regions and its tests make network namespaces'
 
 chromium:  # Debian's, unless there is one or ASTRAFLOW_CHROMIUM names one
 	@test -n "$$ASTRAFLOW_CHROMIUM" || command -v chromium >/dev/null || \
@@ -166,6 +171,9 @@ $(SMOLLM2)/config.json: | $(STAMP)
 	$(BIN)/python -m pip install --quiet accelerate
 	$(BIN)/python -m infra.smollm2
 
+bench-regions: $(SMOLLM2)/config.json network-packages  ## half of the rollouts behind 300 ms and 100 Mbit/s: bytes, waits, rewards; root, 20 minutes
+	$(BIN)/python tests/benchmarks/regions.py --json
+
 workloads: $(STAMP) workload-packages $(HOUSEHOLD_STAMP) $(SMOLLM2)/config.json  ## each workload's recipe with a 135M model, its records checked; about half an hour on 2 cores
 	$(BIN)/python -m tests.workloads.recipe_runs --household $(HOUSEHOLD)/bin/python
 
@@ -177,4 +185,4 @@ soak: $(STAMP) workload-packages  ## long: learning with control, many flows on 
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests
 
-.PHONY: workloads bench-answers test-deploying bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak
+.PHONY: bench-regions network-packages workloads bench-answers test-deploying bench-elastic azurite test-azure parts test-household bench-join workload-packages bench-sandbox test-verifiers help install demo test lint units e2e chromium operator test-vllm coverage format bench-weights bench-dataflow bench-raas bench-trainer bench-flows soak

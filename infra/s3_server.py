@@ -72,18 +72,22 @@ class S3Server:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, *, start_timeout_s: float = 60.0) -> Iterator[S3Server]:
+def s3_server(
+    folder: Path, *, start_timeout_s: float = 60.0, first_port: int | None = None, keys_of: S3Server | None = None
+) -> Iterator[S3Server]:
     """Run the server with its data in ``folder`` until the block ends.
 
+    A new one takes free ports, or those from ``first_port`` on, which no other server of the machine may have, not even
+    in another network namespace (its sockets in /tmp are named by them); and keys of its own, or another server's.
     Raises ``ServiceError`` if the binary is missing or dies, ``DeadlineError`` if it does not answer in time; both
     show the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ports, server = _settings(folder)
+    ports, server = _settings(folder, first_port, keys_of)
     log_path = folder / "weed.log"
     with log_path.open("ab") as log:
         process = subprocess.Popen(
-            [*_die_with_parent(), _binary(), *_arguments(folder, ports)],
+            [*_die_with_parent(), _binary(), f"-logdir={folder}", *_arguments(folder, ports)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -103,15 +107,20 @@ def s3_server(folder: Path, *, start_timeout_s: float = 60.0) -> Iterator[S3Serv
             process.wait()
 
 
-def _settings(folder: Path) -> tuple[dict[str, int], S3Server]:
+def _settings(
+    folder: Path, first_port: int | None = None, keys_of: S3Server | None = None
+) -> tuple[dict[str, int], S3Server]:
     """Ports and credentials: those of the folder's last server, or new ones."""
     path = folder / "server.json"
     if path.exists():
         with contextlib.suppress(ValueError):  # a start that was killed before whole files were written in one step
             saved = json.loads(path.read_text())
             return saved["ports"], S3Server(**saved["server"])
-    ports = _free_ports()
-    server = S3Server(f"http://127.0.0.1:{ports['s3.port']}", secrets.token_hex(10), secrets.token_hex(20))
+    ports = {name: first_port + number for number, name in enumerate(_PORTS)} if first_port else _free_ports()
+    access, secret = (
+        (keys_of.access_key, keys_of.secret_key) if keys_of else (secrets.token_hex(10), secrets.token_hex(20))
+    )
+    server = S3Server(f"http://127.0.0.1:{ports['s3.port']}", access, secret)
     credentials = [{"accessKey": server.access_key, "secretKey": server.secret_key}]
     identity = {"name": "owner", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
     for name, content in (

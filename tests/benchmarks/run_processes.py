@@ -2,7 +2,8 @@
 
     python tests/benchmarks/run_processes.py ROLE STORE_URL RUN STAMPS.json
 
-``start_run`` starts them all; a trainer of another policy than ``solver`` has the role ``trainer.POLICY``. Stamps are
+``start_run`` starts them all; a trainer of another policy than ``solver`` has the role ``trainer.POLICY``, a pool of
+another name than ``local`` ``pool.NAME``, a region's mirror ``mirror.REGION``. Stamps are
 seconds on the machine's monotonic clock, so they compare across processes. They are taken at the edges that others
 can see: when a create of a record returned, a play began, weights were applied.
 """
@@ -17,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,21 +93,26 @@ def be(role: str, url: str, run: str, stamps: Stamps) -> None:
     store: Any = Stamped(open_store(url), keys, stamps)
     config = load_run_config(store, run)
     use_code(config.code)
-    if role == "manager":
+    kind, _, name = role.partition(".")
+    if kind == "manager":
         from astraflow.dataflow.manager import run_manager
 
         run_manager(store, config, holder="benchmark")
-    elif role.startswith("trainer"):
+    elif kind == "mirror":
+        from astraflow.weights.mirror import run_mirror
+
+        run_mirror(store, config, name)
+    elif kind == "trainer":
         if os.environ.get(NOTE_DIGESTS):
             _note_digests()
         from astraflow.trainer.loop import run_trainer
 
-        run_trainer(store, config, role.partition(".")[2] or "solver")
+        run_trainer(store, config, name or "solver")
     else:
         _stamp_pool(stamps)
         from astraflow.raas.pool import run_pool
 
-        asyncio.run(run_pool(store, config, "local"))
+        asyncio.run(run_pool(store, config, name or "local"))
 
 
 def _note_digests() -> None:
@@ -146,23 +152,36 @@ def _stamp_pool(stamps: Stamps) -> None:
     serving.Served.advance = stamped_advance  # type: ignore[method-assign]
 
 
+Place = Callable[[str], tuple[Sequence[str], dict[str, str]]]
+"""What stands before a role's command, and its environment."""
+
+
 @contextlib.contextmanager
 def start_run(
-    url: str, run: str, folder: Path, env: dict[str, str] | None = None, *, roles: Sequence[str] = ROLES
+    url: str,
+    run: str,
+    folder: Path,
+    env: dict[str, str] | None = None,
+    *,
+    roles: Sequence[str] = ROLES,
+    place: Place = lambda _: ((), {}),
+    script: Path = Path(__file__),
+    timeout_s: float = 900.0,
 ) -> Iterator[dict[str, Path]]:
     """All processes of a run that was created; ends those that are left. Gives where their stamps will lie."""
     files = {role: folder / f"{role}.json" for role in roles}
     children = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
     for role in roles:
-        command = [sys.executable, str(Path(__file__)), role, url, run, str(files[role])]
+        before, own = place(role)
+        command = [*before, sys.executable, str(script), role, url, run, str(files[role])]
         with (folder / f"{role}.log").open("w") as log:
             children.append(
-                subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+                subprocess.Popen(command, cwd=folder, env=environment | own, stdout=log, stderr=subprocess.STDOUT)
             )
     try:
         yield files
-        wait_for(dict(zip(roles, children, strict=True)), folder)
+        wait_for(dict(zip(roles, children, strict=True)), folder, timeout_s)
     finally:
         for child in children:
             if child.poll() is None:
@@ -190,9 +209,13 @@ def read_stamps(files: dict[str, Path]) -> dict[str, dict[str, float]]:
     return found
 
 
-if __name__ == "__main__":
-    noted = Stamps()
+def main(stamps: Stamps) -> None:
+    """Live the life that the arguments name, and leave its stamps."""
     try:
-        be(*sys.argv[1:4], noted)  # type: ignore[misc]
+        be(*sys.argv[1:4], stamps)  # type: ignore[misc]
     finally:
-        Path(sys.argv[4]).write_text(json.dumps(noted.times))
+        Path(sys.argv[4]).write_text(json.dumps(stamps.times))
+
+
+if __name__ == "__main__":
+    main(Stamps())

@@ -15,6 +15,9 @@ from storage.errors import DeadlineError, ServiceError
 
 @pytest.mark.s3
 def test_a_restart_keeps_endpoint_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
     with s3_server(tmp_path) as first:
         for name, value in first.environment.items():
             monkeypatch.setenv(name, value)
@@ -24,6 +27,7 @@ def test_a_restart_keeps_endpoint_and_objects(tmp_path: Path, monkeypatch: pytes
     with s3_server(tmp_path) as second:
         assert second == first
         assert store.get("x") == b"kept"
+    assert list(elsewhere.iterdir()) == []  # its logs, too, lie in its folder
     assert first.secret_key not in repr(first)
     for name in ("server.json", "s3.json"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
@@ -36,6 +40,17 @@ def test_settings_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s3.json", "server.json"]
     for name in ("server.json", "s3.json"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_a_server_beside_another_has_its_keys_and_the_ports_it_is_given(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    _, first = module._settings(tmp_path / "a")
+    ports, second = module._settings(tmp_path / "b", 20000, first)
+    assert sorted(ports.values()) == list(range(20000, 20008))
+    assert second.endpoint == "http://127.0.0.1:20000"
+    assert (second.access_key, second.secret_key) == (first.access_key, first.secret_key)
+    assert module._settings(tmp_path / "b") == (ports, second)
 
 
 def script(folder: Path, text: str) -> str:

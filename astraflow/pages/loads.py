@@ -7,19 +7,8 @@ from collections.abc import Iterable
 from astraflow.pages.rows import NONE
 from astraflow.query.loads import LoadReport
 
-COLUMNS = (
-    "policy",
-    "step",
-    "load",
-    "wait ratio",
-    "pools",
-    "asked for",
-    "produced / consumed",
-    "lag, mean / max",
-    "ready / batched",
-    "room / capacity",
-)
-"""Of the run's page; what each pool came to is in the table of its own."""
+COLUMNS = ("policy", "step", "load", "wait ratio", "pools", "asked for", "produced / consumed", "ready / batched")
+"""Of the run's page, as many as are seen there at once; the table of its own has all."""
 POOLS = 6
 """Pools that a row names; of a run with more, the quickest ones."""
 

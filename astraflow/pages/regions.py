@@ -16,20 +16,7 @@ from astraflow.query.run import Run
 from astraflow.records import Status
 
 REGION_COLUMNS = ("region", "wanted", "live", "joining", "draining", "gone", "groups", "tokens/s", "behind", "paused")
-POOL_COLUMNS = (
-    "pool",
-    "region",
-    "state",
-    "groups",
-    "tokens/s",
-    "weights",
-    "behind",
-    "leased",
-    "admitted",
-    "failed",
-    "expired",
-    "capacity",
-)
+POOL_COLUMNS = ("pool", "region", "state", "groups", "tokens/s", "weights", "behind", "admitted", "failed")
 JOINING = ("starting", "waiting")  # states that a pool says of itself before it joins
 ORDER = ("live", "joining", "draining")  # of the rows of pools: those that have gone come last
 
@@ -60,21 +47,25 @@ def regions(run: Run, view: RunFollower) -> list[dict[str, str]]:
 
 
 def pools(run: Run, view: RunFollower) -> list[dict[str, str]]:
-    """One row a life of a pool: those that live first, then who joins, drains, has gone; counts are groups."""
+    """One row a life of a pool: those that live first, then who joins, drains, has gone.
+
+    Groups are those it plays now of those it can; then those that were admitted of all that it was leased.
+    """
     paused, rows = run.fold.scaling.regions_paused, []
     for life in sorted(_lives(run, view), key=lambda life: (*ORDER, life["state"]).index(life["state"])):
-        numbers = {name: _whole(life.get(name)) for name in ("leased", "admitted", "failed", "expired", "capacity")}
+        is_paused = life["state"] == "live" and life["region"] in paused
         rows.append(
             {
                 "pool": life["participant"],
                 "region": life["region"],
-                "state": life["state"] + (", paused" if life["state"] == "live" and life["region"] in paused else ""),
-                "groups": _whole(life["groups"]),
+                "state": life["state"] + (", paused" if is_paused else ""),
+                "groups": _of(life["groups"], life.get("capacity")),
                 "tokens/s": _whole(life["tokens_per_s"]),
                 "weights": ", ".join(f"{policy} v{version}" for policy, version in life["applied"]) or NONE,
                 "behind": _whole(life["behind"]),
+                "admitted": _of(life.get("admitted"), life.get("leased")),
+                "failed": counts({name: life[name] for name in ("failed", "expired") if life.get(name)}),
             }
-            | numbers
         )
     return rows
 
@@ -124,3 +115,7 @@ def _sum(values: Iterator[float | None]) -> float | None:
 
 def _whole(value: float | None) -> str:
     return NONE if value is None else f"{value:,.0f}"
+
+
+def _of(part: float | None, whole: float | None) -> str:
+    return NONE if part is None or whole is None else f"{part:,.0f} of {whole:,.0f}"

@@ -98,7 +98,8 @@ def test_the_page_holds_the_figures_the_picture_and_the_events(run: Run) -> None
     assert markdown_table(text) == {"figure": rows.columns, **dict(rows.rows)}
     assert len(re.findall(r"!\[[^]]+\]\(data:image/svg\+xml;base64,", text)) == 1
     assert "> waits: pool-a-00000001: le|ases" in text
-    assert "| pool-a-00000001 | us | live | – | 1,234 | solver v3, verifier v0 | 0 |" in text
+    assert "| pool-a-00000001 | us | live | – | 1,234 | solver v3, verifier v0 | 0 | 4 of 6 | 1 failed |" in text
+    assert "| pool-b-00000002 | eu | quarantined | – | – | solver v0, verifier v0 | – | 1 of 2 | 1 expired |" in text
     assert "| us | 0 | 1 | 0 | 0 | – | – | 1,234 | 0 | – |" in text
     assert "- pool-b: crashed; restart 1 of 5" in text
     assert page(run, followed(run), state="ended early: x").startswith("# hand: ended early: x\n")

@@ -126,11 +126,11 @@ def test_pools_that_live_come_first_and_those_that_have_gone_last(there: Regions
     there.beat("pool-a", "playing", groups=9)  # its last beat came before it left
     there.beat("pool-d", "playing", groups=2)
     rows = pools(*there.run())
-    assert [(row["pool"], row["state"], row["groups"], row["capacity"]) for row in rows] == [
-        ("pool-d", "live", "2", "4"),
+    assert [(row["pool"], row["state"], row["groups"], row["admitted"]) for row in rows] == [
+        ("pool-d", "live", "2 of 4", "0 of 0"),
         ("pool-b", "joining", "–", "–"),
-        ("pool-c", "draining", "–", "4"),
-        ("pool-a", "left", "–", "4"),
+        ("pool-c", "draining", "–", "0 of 0"),
+        ("pool-a", "left", "–", "0 of 0"),
     ]
 
 

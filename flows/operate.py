@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from prefect import flow
+from prefect import flow, get_run_logger
 from pydantic import Field
 
 from astraflow import wishes
 from flows.lifecycle import begin_life
 from storage import open_store
 from storage.errors import ConfigError
+from storage.store import ObjectStore
 from tasks.prefect_api import tag_flow_run
 
 TAKES = {
@@ -50,21 +51,27 @@ def operate(  # noqa: PLR0917  # the fields of a form
     said = {name: value.strip() for name, value in fields.items()}
     tag_flow_run(f"run:{run}", *(f"{name}:{said[name]}" for name in ("policy", "region") if said[name]))
     _check_fields(action, said)
-    opened = open_store(store)
+    answer = _steer(open_store(store), run, action, said)
+    get_run_logger().info(answer)
+    return answer
+
+
+def _steer(store: ObjectStore, run: str, action: str, said: Mapping[str, str]) -> str:
+    """Do it; what it came to."""
     if action == "pause":
-        wishes.pause(opened, run, said["policy"], region=said["region"], reason="paused in Prefect")
+        wishes.pause(store, run, said["policy"], region=said["region"], reason="paused in Prefect")
     elif action == "resume":
-        wishes.resume(opened, run, said["policy"], region=said["region"])
+        wishes.resume(store, run, said["policy"], region=said["region"])
     elif action == "scale":
-        number = wishes.pools_of(said["pools"])
-        wanted = wishes.scale(opened, run, said["region"], number, reason="wanted in Prefect")
-        return f"{run}: {wishes.scaled_text(said['region'], number, wanted)}"
+        pools = wishes.pools_of(said["pools"])
+        wanted = wishes.scale(store, run, said["region"], pools, reason="wanted in Prefect")
+        return f"{run}: {wishes.scaled_text(said['region'], pools, wanted)}"
     elif action == "drain":
         if not said["participant"]:
             raise ConfigError("drain needs a participant", where="participant", remedy="Its name is on the run's page")
-        wishes.drain(opened, run, said["participant"], reason="drained in Prefect")
+        wishes.drain(store, run, said["participant"], reason="drained in Prefect")
     else:
-        return f"{run} has stopped: {wishes.stop(opened, run, reason='stopped in Prefect')}"
+        return f"{run} has stopped: {wishes.stop(store, run, reason='stopped in Prefect')}"
     return f"{run}: the manager has answered the wish to {action}"
 
 

@@ -17,9 +17,10 @@ from astraflow.models import check_model
 from astraflow.problems import Problem, data_hash, load_problems, problems_table
 from astraflow.recipe import dump_toml
 from astraflow.rewards import load_reward
+from astraflow.weights.region import region_store
 from astraflow.workflows import load_workflow
 from storage import is_near
-from storage.errors import ConfigError, NotFound
+from storage.errors import ConfigError, NotFound, StoreError
 from storage.keys import RunKeys
 from storage.probe import check_store
 from storage.store import Created, ObjectStore
@@ -49,6 +50,8 @@ def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Pr
     """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
     check_store(store, racers=0 if is_near(store.url) else 2, rounds=2)
     _check_free(store, RunKeys(config.name))
+    for region in sorted(config.regions):
+        _check_region(store, config, region)
     return check_config(config)
 
 
@@ -117,6 +120,26 @@ def _check_losses(config: RunConfig) -> None:
         load_kind(settings, key=key)
         if settings.kind == "distill":
             check_model(settings.teacher, key=f"{key}.teacher")
+
+
+def _check_region(store: ObjectStore, config: RunConfig, region: str) -> None:
+    """The region's own store, if it has one, carries rows and weights, and has nothing of a run of this name."""
+    where = f"regions.{region}.store"
+    try:
+        near = region_store(store, config, region)
+        if near is None:
+            return
+        check_store(near, racers=0 if is_near(near.url) else 2, rounds=2)
+        other = next(iter(near.list(RunKeys(config.name).root, limit=1)), None)
+    except StoreError as error:
+        raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error
+    if other is not None:
+        raise ConfigError(
+            f"the region's store has objects of a run {config.name!r}: {near.url}/{other.key}",
+            where=where,
+            remedy="Choose another name (name=…), give the region another prefix, or delete them",
+            kind="region_taken",
+        )
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

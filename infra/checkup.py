@@ -21,6 +21,7 @@ from infra.interrupts import was_heard
 from infra.local_stack import Stack, is_healthy, read_stack, stack_home, stack_id
 from infra.places import named_store
 from infra.processes import marked
+from infra.regions import recipes
 from storage import is_near, open_store
 from storage.errors import AstraFlowError
 from storage.location import Location
@@ -51,6 +52,7 @@ def examine(store: str | None) -> Iterator[Finding]:
         ("torch", torch),
         ("engine", engine),
         ("store", lambda: object_store(store)),
+        ("regions", lambda: regions(store)),
         ("disk", lambda: disk(store)),
         ("prefect", prefect),
         ("server", server),
@@ -112,15 +114,29 @@ def engine() -> Finding:
 
 def object_store(option: str | None) -> Finding:
     """The store keeps «create only if absent», by trying it; a folder that is not there yet is tried beside it."""
-    url = named_store(option)
+    return Finding("store", OK, _tried(named_store(option)))
+
+
+def regions(option: str | None) -> Finding:
+    """The stores of regions that this folder's recipes name: they carry weights and trajectories like the run's."""
+    found, _ = recipes(Path.cwd())
+    stores = {region.store: name for _, config in found for name, region in config.regions.items() if region.store}
+    stores.pop(named_store(option), None)
+    if not stores:
+        return Finding("regions", OK, "no recipe here names a region's store")
+    return Finding("regions", OK, "; ".join(f"{name}: {_tried(url)}" for url, name in sorted(stores.items())))
+
+
+def _tried(url: str) -> str:
+    """What the store at ``url`` does, which is what a run needs. Raises ``AstraFlowError`` if it is not."""
     location = Location.parse(url)
     if location.scheme == "file" and not Path(location.path).is_dir():
         beside = next(parent for parent in Path(location.path).parents if parent.is_dir())
         with tempfile.TemporaryDirectory(dir=beside, prefix=".astraflow-doctor-") as folder:
             check_store(open_store(folder))
-        return Finding("store", OK, f"{url} is not there yet; its disk will do")
+        return f"{url} is not there yet; its disk will do"
     check_store(open_store(url), racers=0 if is_near(url) else 2, rounds=2)
-    return Finding("store", OK, f"{url} creates only if absent")
+    return f"{url} creates only if absent"
 
 
 def disk(option: str | None) -> Finding:

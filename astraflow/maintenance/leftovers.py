@@ -52,16 +52,28 @@ def drop_copies(store: ObjectStore, keys: RunKeys, found: Leftovers, compacted: 
 
 
 def find_trajectories(
-    store: ObjectStore, keys: RunKeys, fold: RunFold, compacted: Compacted
+    store: ObjectStore, keys: RunKeys, fold: RunFold, compacted: Compacted, *, root: str
 ) -> tuple[Leftovers, Leftovers]:
-    """Originals that ``compacted`` covers, and objects with no admitted group: attempts that lost or never came in."""
+    """Originals that ``compacted`` covers, and objects with no admitted group: attempts that lost or never came in.
+
+    An object that a record names lies where that says; one of the same name elsewhere is a write that was given up.
+    In a region's store (not ``root``, the run's) only what the run's own pools wrote is an orphan: a run of the same
+    name in another root may share the bucket.
+    """
     originals, orphans = [], []
     for info in store.list(keys.trajectories):
+        view = fold.objects.get(info.key)
         if info.key in compacted.copies:
             originals.append(info)
-        elif info.key not in fold.objects:
+        elif (view is None or (view.parts.store or root) != store.url) and (store.url == root or _is_ours(info, fold)):
             orphans.append(info)
     return Leftovers.of("originals", originals), Leftovers.of("orphans", orphans)
+
+
+def _is_ours(info: ObjectInfo, fold: RunFold) -> bool:
+    """Whether a pool of this run wrote it: every life of a pool has a name that no other has."""
+    pool, _, _ = info.key.rpartition("/")[2].rpartition("-")
+    return pool in fold.pools
 
 
 def drop_originals(store: ObjectStore, found: Leftovers, compacted: Compacted) -> list[str]:

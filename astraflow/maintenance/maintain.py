@@ -51,16 +51,23 @@ class Report:
 
 
 def maintain(store: ObjectStore, run: str, *, dry_run: bool = False) -> Report:
-    """Tidy up one run as far as its state allows; with ``dry_run`` say what would be done. Raises ``StoreError``."""
+    """Tidy up one run as far as its state allows; with ``dry_run`` say what would be done.
+
+    Raises ``StoreError`` if the run's store fails; a region's that does is reported, and is for the next time.
+    """
     opened = Run(store, run).refresh()
     report = Report(run, opened.fold.state == "stopped", dry_run)
-    for place in _stores(opened):
-        _trajectories(opened, place, report)
+    _rows(opened, store, report)
+    for url in _regions(opened):
+        try:
+            _rows(opened, open_store(url), report)
+        except StoreError as error:
+            log.warning("%s: %s", url, error)
+            report.damaged.append(f"{url}, a region's store: {error.what}")
     if report.is_over:
         for policy in opened.config.policies:
             _weights(opened, policy, report)
             _checkpoints(opened, policy, report)
-        _uploads(opened, report)
     return report
 
 
@@ -76,17 +83,24 @@ def maintain_all(store: ObjectStore, *, dry_run: bool = False) -> list[Report]:
     return reports
 
 
-def _stores(run: Run) -> list[ObjectStore]:
-    """The run's store, and those of regions that hold rows of it."""
-    urls = {view.parts.store for view in run.fold.objects.values()} - {"", run.store.url}
-    return [run.store, *(open_store(url) for url in sorted(urls))]
+def _regions(run: Run) -> list[str]:
+    """Stores of regions that hold rows of the run, or may hold what nobody committed."""
+    named = {region.store for region in run.config.regions.values() if region.store}
+    return sorted((named | {view.parts.store for view in run.fold.objects.values()}) - {"", run.store.url})
+
+
+def _rows(run: Run, store: ObjectStore, report: Report) -> None:
+    """What lies in one store of the run's trajectories, and of uploads that were broken off."""
+    _trajectories(run, store, report)
+    if report.is_over:
+        _uploads(run, store, report)
 
 
 def _trajectories(run: Run, store: ObjectStore, report: Report) -> None:
     keys, fold = run.keys, run.fold
     compacted = read_compacted(store, keys)
     copies = leftovers.find_copies(store, keys, compacted)
-    originals, orphans = leftovers.find_trajectories(store, keys, fold, compacted)
+    originals, orphans = leftovers.find_trajectories(store, keys, fold, compacted, root=run.store.url)
     bundles = compaction.find_bundles(fold, keys, store.url, run.store.url, compacted)
     report.count(copies)
     if report.is_over:
@@ -151,9 +165,9 @@ def _checkpoints(run: Run, policy: str, report: Report) -> None:
             leftovers.delete(run.store, folder.keys)
 
 
-def _uploads(run: Run, report: Report) -> None:
+def _uploads(run: Run, store: ObjectStore, report: Report) -> None:
     try:
-        found = unfinished(run.store, run.keys.root)
+        found = unfinished(store, run.keys.root)
     except StoreError as error:  # a bucket's own rule may do it: the rest is done all the same
         log.warning("%s", error)
         report.damaged.append("half uploads could not be listed")
@@ -161,4 +175,4 @@ def _uploads(run: Run, report: Report) -> None:
     report.count(Leftovers("uploads", tuple(upload.key for upload in found), 0))
     if not report.is_dry:
         for upload in found:
-            abort(run.store, upload)
+            abort(store, upload)

@@ -297,12 +297,31 @@ def test_flows_are_meant_by_role_or_name() -> None:
 # --- doctor -------------------------------------------------------------------------------------
 
 
+MORE = ["regions", "disk", "prefect", "server", "stack"]
+
+
+def test_the_stores_of_regions_that_recipes_name_are_tried(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkup.regions(None).found == "no recipe here names a region's store"
+    (place / "two.toml").write_text('extends = "tiny-add.toml"\n[regions.west]\nstore = "west"\n[regions.bare]\n')
+    found = checkup.regions(None)
+    assert (found.state, found.found.startswith(f"west: {(place / 'west').as_uri()} ")) == ("ok", True)
+    assert [path.name for path in place.iterdir()] == ["two.toml"]
+
+    def refuse(store: object, **_: object) -> None:
+        raise StoreError("access was refused", where="west/x", remedy="Ask for write access", kind="denied")
+
+    monkeypatch.setattr(checkup, "check_store", refuse)
+    findings = {finding.check: finding for finding in checkup.examine(None)}
+    assert (findings["regions"].state, findings["regions"].remedy) == ("fail", "Ask for write access")
+    assert (findings["regions"].found, findings["regions"].code) == ("west/x: access was refused", 3)
+
+
 def test_a_healthy_machine(place: Path) -> None:
     said = astraflow("doctor", "--json")
     report = json.loads(said.output)
     assert (said.exit_code, report["ok"]) == (0, True), said.output
     found = {finding["check"]: finding for finding in report["findings"]}
-    assert list(found) == ["python", "packages", "torch", "engine", "store", "disk", "prefect", "server", "stack"]
+    assert list(found) == ["python", "packages", "torch", "engine", "store", *MORE]
     assert found["server"]["state"] == NOTE
     assert "astraflow up" in found["server"]["remedy"]
     assert list(place.iterdir()) == []  # nothing is left

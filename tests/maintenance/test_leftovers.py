@@ -6,8 +6,12 @@ import uuid
 
 import pytest
 
+from astraflow import records as r
+from astraflow.compacted import read_compacted
+from astraflow.config import Region
 from astraflow.maintenance.maintain import maintain
 from astraflow.query import Run
+from astraflow.recipe import dump_toml, load_run_config
 from storage import ObjectStore, open_store
 from storage.errors import StoreError
 from storage.keys import RunKeys
@@ -68,6 +72,67 @@ def test_after_the_end_leftovers_go_and_the_rest_stays(writer: RunWriter) -> Non
     figures = Run(store, "hand").figures()
     maintain(store, "hand")
     assert Run(store, "hand").figures() == figures
+
+
+def with_region(writer: RunWriter) -> tuple[str, ObjectStore]:
+    """A pool that joined a region with a store of its own, and that store."""
+    far = open_store(f"memory://{uuid.uuid4().hex}")
+    config = load_run_config(writer.store, "hand").model_copy(update={"regions": {"far": Region(store=far.url)}})
+    writer.store.put(writer.keys.config, dump_toml(config).encode())
+    pool = "pool-f-00000010"
+    writer.decide(2, 2.2, {pool: writer.say(pool, writer.joined("f", "far"), writer.applied("solver", 0, 0))})
+    return pool, far
+
+
+def test_what_a_regions_pools_wrote_and_nobody_committed_goes_from_its_store(writer: RunWriter) -> None:
+    pool, far = with_region(writer)
+    here = next(view.parts.path for view in Run(writer.store, "hand").fold.objects.values())
+    orphan = writer.parts(pool, "solver", 0, {77: [0.0]}, {77: 0}, elsewhere=far).path
+    another = writer.parts("pool-f-99999999", "solver", 0, {78: [0.0]}, {78: 0}, elsewhere=far).path
+    given_up = KEYS.trajectory("solver", 0, pool, "both")  # went to the run's store when the region's was slow
+    far.put(given_up, b"late")
+    parts = r.PartsObject(
+        **{f: getattr(writer.objects["solver", 77], f) for f in r.PartsObject.__struct_fields__}
+        | {"path": given_up, "store": "", "groups": [79]}
+    )
+    writer.store.put(given_up, far.get(orphan))
+    cursor = writer.say(pool, r.Committed(groups=[79], attempts=[0], objects=[parts]))
+    writer.decide(2, 2.4, {pool: cursor}, writer.leased(pool, [79], [0]))
+    writer.decide(2, 2.5, {}, r.Admitted(groups=[79], attempts=[0], participant=pool))
+    maintain(writer.store, "hand")
+    assert everything(far) == {orphan, another, given_up}, "the run goes on"
+    stop(writer)
+    assert given_up in Run(writer.store, "hand").fold.objects
+    report = maintain(writer.store, "hand")
+    assert everything(far) == {another}, "it may be another run's of this name"
+    assert report.gone["orphans"]["objects"] >= 2 and not report.damaged
+    assert {here, given_up} <= everything(writer.store)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_region_that_is_away_is_maintained_the_next_time(
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    pool, far = with_region(writer)
+    parts = [writer.parts(pool, "solver", 0, {group: [0, 1]}, {group: 0}, elsewhere=far) for group in (20, 21)]
+    writer.decide(2, 2.3, {}, writer.leased(pool, [20, 21], [0, 0]))
+    cursor = writer.say(pool, r.Committed(groups=[20, 21], attempts=[0, 0], objects=parts))
+    writer.decide(2, 2.4, {pool: cursor}, r.Admitted(groups=[20, 21], attempts=[0, 0], participant=pool))
+    garbage = fill(writer.store)
+    if is_over:
+        stop(writer)
+
+    def silent(*_: object, **__: object) -> object:
+        raise StoreError("no answer", kind="unreachable")
+
+    with monkeypatch.context() as away:
+        for verb in ("get", "list"):
+            away.setattr(far, verb, silent)
+        report = maintain(writer.store, "hand")
+    assert report.damaged == [f"{far.url}, a region's store: no answer"]
+    assert garbage.isdisjoint(everything(writer.store)) is is_over, "the rest is done all the same"
+    assert not maintain(writer.store, "hand").damaged
+    assert (len(read_compacted(far, KEYS).keys) == 1) is is_over
 
 
 @pytest.mark.parametrize("fixture", ["moto_store_url", pytest.param("s3_store_url", marks=pytest.mark.s3)])

@@ -176,6 +176,39 @@ def test_evaluations_are_frozen_with_the_run() -> None:
     assert refused(wrong).where == "evaluations.held.role"
 
 
+def regional(**stores: str) -> RunConfig:
+    return config(regions={name: {"store": url} for name, url in stores.items()})
+
+
+def test_the_stores_of_regions_are_tried_like_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, near = Recorder("memory://regions"), Recorder("memory://region-tried")
+    create_run(store, regional(home=store.url, near=near.url))
+    assert near.written and all(key.startswith("probes/") for key in near.written)
+    assert not list(near.list(""))
+
+    def refuse(key: str, data: bytes) -> Created:
+        raise StoreError("access was refused", where=f"{near.url}/{key}", remedy="Ask for write access", kind="denied")
+
+    monkeypatch.setattr(near, "create", refuse)
+    with pytest.raises(StoreError) as caught:
+        create_run(Recorder("memory://regions-2"), regional(near=near.url))
+    error = caught.value
+    assert error.where.startswith(f"regions.near.store: {near.url}/")
+    assert (error.kind, error.remedy) == ("denied", "Ask for write access")
+
+
+def test_a_region_with_objects_of_another_run_of_the_name_is_refused() -> None:
+    near = Recorder("memory://region-used")
+    create_run(Recorder("memory://regions-3"), regional(near=near.url))
+    near.put("first/trajectories/policy=solver/version=0/pool-a-1.parquet", b"rows of another root's run")
+    with pytest.raises(ConfigError) as caught:
+        create_run(Recorder("memory://regions-4"), regional(near=near.url))
+    assert (caught.value.kind, caught.value.where) == ("region_taken", "regions.near.store")
+    near.delete("first/trajectories/policy=solver/version=0/pool-a-1.parquet")
+    near.put("first-2/trajectories/x", b"a run whose name begins alike")
+    create_run(Recorder("memory://regions-4"), regional(near=near.url))
+
+
 def test_a_store_that_loses_races_carries_no_run() -> None:
     class Racy(MemoryStore):
         """Checks, then writes; far away."""

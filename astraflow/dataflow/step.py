@@ -93,6 +93,7 @@ def step(
     _evaluate(turn)
     _lease(turn)
     _report_load(turn)
+    _stand_still(turn)
     _end_run(turn)
     state.settle()
     return turn.decisions
@@ -181,9 +182,6 @@ def _fulfil_wishes(turn: Turn) -> None:
     for pools in state.pool_wishes:
         if not state.draining:
             turn.decide(scaled_by_wish(state, pools))
-    still = standstill(state)
-    if still is not None:
-        turn.decide(still)
 
 
 # --- leases that end without a result --------------------------------------------------------------
@@ -369,6 +367,13 @@ def _report_load(turn: Turn) -> None:
     spare = spare_pools(state)
     if spare:
         turn.decide(r.DrainRequested(participants=spare, reason="all that is still needed is being played"))
+
+
+def _stand_still(turn: Turn) -> None:
+    """Behind everything that moves the number of pools of a region."""
+    still = standstill(turn.state)
+    if still is not None:
+        turn.decide(still)
 
 
 def _end_run(turn: Turn) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from astraflow import records as r
-from astraflow.config import Component, Evaluation, Problems
+from astraflow.config import Component, Evaluation, Pool, Problems
 from astraflow.dataflow.replay import read_incoming
 from astraflow.dataflow.step import step
 from storage.keys import RunKeys
@@ -42,7 +42,7 @@ class ManagerMachine(RuleBasedStateMachine):
             report_every=1,
             silence_s=10,
             group_timeout_s=30,
-        )
+        ).model_copy(update={"pools": {"local": Pool(), "far": Pool(region="west")}})
         self.drive = Drive(self.config)
         self.steps = dict.fromkeys(POLICIES, 0)
         self.applied: dict[str, dict[str, int]] = {}
@@ -58,7 +58,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(["pool-a", "pool-b"]), capacity=st.integers(1, 5))
     def join(self, pool: str, capacity: int) -> None:
-        self.drive.join_pool(pool, capacity=capacity)
+        self.drive.join_pool(pool, capacity=capacity, region="local" if pool == "pool-a" else "west")
         self.applied.setdefault(pool, dict.fromkeys(POLICIES, 0))
 
     @rule(pool=st.sampled_from(["pool-a", "pool-b"]))
@@ -107,6 +107,10 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["pause", "resume"]), policy=st.sampled_from(["", *POLICIES]))
     def wish(self, what: str, policy: str) -> None:
         self.drive.say("operator-1", r.Wanted(what=what, target=policy))
+
+    @rule(what=st.sampled_from(["pause", "resume"]), region=st.sampled_from(["local", "west"]))
+    def wish_region(self, what: str, region: str) -> None:
+        self.drive.say("operator-1", r.Wanted(what=what, region=region))
 
     @rule(what=st.sampled_from(["lost", "drain"]), pool=st.sampled_from(["pool-a", "pool-b"]), really=st.integers(0, 3))
     def wish_away(self, what: str, pool: str, really: int) -> None:
@@ -180,6 +184,7 @@ FACTS = [
     _fields(r.Ended(policy="solver")),
     _fields(r.Wanted(what="drain", target="pool-a")),
     _fields(r.Wanted(what="pause")),
+    _fields(r.Wanted(what="resume", region="local")),
 ]
 
 

@@ -96,6 +96,7 @@ class VirtualPool(Agent):
     """Plays leases for heavy-tailed times; some fail, some hang, some records are nonsense."""
 
     capacity: int = 4
+    region: str = "local"
     pace: float = 1.0
     mischief: float = 0.0
     sameness: float = 0.2  # how often all rewards of a part are equal
@@ -107,8 +108,8 @@ class VirtualPool(Agent):
     def __post_init__(self) -> None:
         super().__post_init__()
         joined = r.PoolJoined(
-            pool="local",
-            region="here",
+            pool=self.config.pools_of_regions[self.region][0],
+            region=self.region,
             policies=sorted(self.config.policies),
             capacity=self.capacity,
             engine="virtual",

@@ -49,6 +49,7 @@ class Books:
     wished: list[r.PoolsWanted] = field(default_factory=list)  # numbers of pools, not yet answered
     pools_wanted: dict[str, int] = field(default_factory=dict)  # by region
     pools_held: list[str] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)  # regions, and ``EVERYWHERE``
     counts: Counter = field(default_factory=Counter)
 
 
@@ -211,6 +212,11 @@ def _take_decision(books: Books, decision: r.AnyDecision) -> None:
             _take_evaluation(books, decision)
         case r.Scaled():
             _take_scaled(books, decision)
+        case r.Paused(region=region) if region:
+            books.paused.add(region)
+            books.counts["paused_everywhere" if region == r.EVERYWHERE else "paused_region"] += 1
+        case r.Resumed(region=region) if region:
+            books.paused.discard(region)
 
 
 def _take_scaled(books: Books, scaled: r.Scaled) -> None:
@@ -224,6 +230,7 @@ def _take_scaled(books: Books, scaled: r.Scaled) -> None:
     else:
         assert scale.mode == "act", "load reports moved pools that they must not move"
         assert not set(scaled.pools) & set(books.pools_held), "load reports moved what a person holds"
+        assert not set(scaled.pools) & books.paused, "load reports moved a paused region"
         assert all(0 <= pools <= scale.most for pools in scaled.pools.values())
         assert sum((books.pools_wanted | scaled.pools).values()) >= scale.least
         books.counts["scaled_by_load"] += 1
@@ -242,6 +249,7 @@ def _take_evaluation(books: Books, decision: r.EvalStarted | r.EvalLeased | r.Ev
         case r.EvalLeased(evaluation=name):
             assert books.rounds[name][0] == decision.round, "a lease of a round that is over"
             joined = books.pools[decision.pool]
+            assert joined.region not in books.paused, "an evaluation in a paused region"
             for item, problem, attempt in zip(decision.items, decision.problems, decision.attempts, strict=True):
                 before = books.items.get(item, (name, problem, 0))
                 assert before == (name, problem, attempt - 1) and item not in books.item_holders, "an item leased twice"
@@ -293,6 +301,7 @@ def _take_lease(books: Books, pool: str, group: int, problem: int, attempt: int)
     assert books.problems[group] == problem, "a group changed its problem"
     assert pool in books.pools, "a lease of a pool that nobody knows"
     joined = books.pools[pool]
+    assert joined.region not in books.paused, "a lease in a paused region"
     assert sum(holder == pool for holder, _ in books.held.values()) < joined.capacity, "a pool without room"
     live = [policy for policy in books.config.trained if policy in books.live]
     gates = [_load(books, policy) < _bound(books, policy, pool) for policy in live]
@@ -362,6 +371,9 @@ def _take_batch(books: Books, batch: r.Batched) -> None:
 
 def _check_books(books: Books) -> None:
     """What must hold after every decision record."""
+    playing = [region for region, pools in books.pools_wanted.items() if pools and region not in books.paused]
+    is_still = bool(books.paused - {r.EVERYWHERE}) and not playing
+    assert is_still == (r.EVERYWHERE in books.paused), "whether anything plays is not said, or said wrongly"
     for policy, parts in books.parts.items():
         states = Counter(state.partition(":")[0] for state in parts.values())
         assert set(states) <= {"open", "ready", "batched", "consumed", "dropped"}, f"{policy}: {states}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from types import ModuleType
 
 import msgspec
 import pytest
 
 from astraflow import records as r
-from astraflow.dataflow import batching
+from astraflow.dataflow import admission, batching, evaluating
 from astraflow.dataflow import step as steps
 from astraflow.dataflow.leases import LeaseBook, OpenGroup
 from astraflow.dataflow.manager import Manager
@@ -58,6 +59,20 @@ def test_a_gate_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     need = steps.lease_need
     monkeypatch.setattr(steps, "lease_need", lambda state, pool: need(state, pool) + 1)
     _assert_found("bound")
+
+
+@pytest.mark.parametrize(("module", "word"), [(admission, "a lease in a"), (evaluating, "an evaluation in a")])
+def test_a_lease_to_a_paused_region_is_found(monkeypatch: pytest.MonkeyPatch, module: ModuleType, word: str) -> None:
+    def may_play(state: RunState, pool: Participant) -> bool:
+        return pool.is_able(state.names, state.now, state.flow.silence_s) and pool.serves(state.names)
+
+    monkeypatch.setattr(module, "may_play", may_play)
+    _assert_found(f"{word} paused region")
+
+
+def test_a_standstill_that_is_not_said_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "standstill", lambda state: None)
+    _assert_found("whether anything plays")
 
 
 class _Rewriting(Manager):

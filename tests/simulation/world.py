@@ -112,7 +112,7 @@ def draw_config(seed: int) -> RunConfig:
         problems=Problems(source="none"),
         problem_count=rng.choice([3, 7, 50]),
         data_hash="abc",
-        pools={"local": Pool()},
+        pools=draw_pools(random.Random(seed * 15485863 + 3)),
         scale=draw_scale(random.Random(seed * 104729 + 2)),
         trainer=Trainer(steps=rng.choice([3, 4, 6]), batch_size=rng.choice([1, 2, 4]), batch_timeout_s=60),
         dataflow=Dataflow(
@@ -133,6 +133,12 @@ def draw_config(seed: int) -> RunConfig:
             snapshot_every=rng.choice([3, 10, 40]),
         ),
     )
+
+
+def draw_pools(rng: random.Random) -> dict[str, Pool]:
+    """In one region or in two."""
+    far = {"west": Pool(region="west")} if rng.random() < 0.5 else {}
+    return {"local": Pool(), **far}
 
 
 def draw_scale(rng: random.Random) -> Scale:
@@ -169,14 +175,17 @@ class World:
                 self.clean.put(self.keys.manifest(policy, 0), b'{"version":0,"step":0,"digest":"frozen"}')
             else:
                 self._spawn_trainer(policy, slow=1e6 if policy == self.stalled else self.rng.choice([1, 1, 5, 20]))
+        self.regions = list(self.config.pools_of_regions)
         for _ in range(self.rng.choice([1, 2, 3])):
-            self._spawn_pool()
+            self._spawn_pool(self.rng.choice(self.regions))
         self._spawn_manager()
         self.at(10.0, self._resume)
         self.scaling = ScaleView(self.clean, self.config)
         self.at(1.0, self._scale)
         if self.rng.random() < 0.3:
             self.at(self.rng.uniform(2, 20), self._want_pools)
+        self.pauses = self.rng.choice([0, 0, 1, 3])  # of regions, still to come
+        self.at(self.rng.uniform(1, 15), self._pause_regions)
         self.stop_at = self.rng.uniform(5, 40) if self.rng.random() < 0.15 else None
 
     # --- time -----------------------------------------------------------------------------------
@@ -250,11 +259,12 @@ class World:
         if self.rng.random() < 0.15:
             self.at(self.rng.uniform(1, 20), self._spawn_manager)  # a second one, while the first lives
 
-    def _spawn_pool(self) -> None:
+    def _spawn_pool(self, region: str) -> None:
         pool = VirtualPool(
             store=self.client(),
             config=self.config,
-            name=f"pool-local-{next(self._names):04d}",
+            name=f"pool-{region}-{next(self._names):04d}",
+            region=region,
             rng=random.Random(self.rng.getrandbits(32)),
             capacity=self.rng.choice([2, 5, 9]),
             pace=self.rng.choice([0.3, 1.0]),
@@ -273,7 +283,7 @@ class World:
                 self.deaths["pool"] += 1
                 if self.rng.random() < 0.5:
                     self._wish(r.Wanted(what="lost", target=pool.name))
-                self.at(self.rng.uniform(0, 3), self._spawn_pool)
+                self.at(self.rng.uniform(0, 3), lambda: self._spawn_pool(region))
                 return None
             pool.is_mute = fate == "mute" and die_at <= self.now < die_at + 15
             pool.is_told_to_go = pool.is_told_to_go or (fate == "drains" and self.now >= die_at)
@@ -284,7 +294,7 @@ class World:
                     self.deaths["let_go"] += 1
                 elif not self._is_draining():
                     self.deaths["pool"] += 1
-                    self._spawn_pool()
+                    self._spawn_pool(region)
                 return None
             return self.rng.uniform(0.1, 0.5)
 
@@ -327,20 +337,37 @@ class World:
         """The supervisor: as many pools as the decisions say, from the first of them on."""
         self.scaling.poll()
         if self.scaling.book.changes and not self._is_draining():
-            staying = [pool for pool in self.living if pool.name not in self.leaving]
-            wanted = self.scaling.counts()["local"]
-            for _ in range(wanted - len(staying)):
-                self._spawn_pool()
-            for pool in staying[wanted:]:
-                self.leaving.add(pool.name)
-                self._wish(r.Wanted(what="drain", target=pool.name))
+            for region, wanted in self.scaling.counts().items():
+                self._have_pools(region, wanted)
         return 1.0
+
+    def _have_pools(self, region: str, wanted: int) -> None:
+        staying = [pool for pool in self.living if pool.region == region and pool.name not in self.leaving]
+        for _ in range(wanted - len(staying)):
+            self._spawn_pool(region)
+        for pool in staying[wanted:]:
+            self.leaving.add(pool.name)
+            self._wish(r.Wanted(what="drain", target=pool.name))
 
     def _want_pools(self) -> float | None:
         """A person says a number, and later leaves it to the reports again."""
-        is_said = bool(self.scaling.book.held)
-        self._wish(r.PoolsWanted(region="local", pools=-1 if is_said else self.rng.choice([1, 2, 3])))
-        return None if is_said else 10.0
+        held = self.scaling.book.held
+        region = held[0] if held else self.rng.choice(self.regions)
+        self._wish(r.PoolsWanted(region=region, pools=-1 if held else self.rng.choice([1, 2, 3])))
+        return None if held else 10.0
+
+    def _pause_regions(self) -> float | None:
+        """A person pauses a region, or all one after the other, and lets each go on after a while."""
+        if not self.pauses:
+            return None
+        self.pauses -= 1
+        for region in self.rng.sample(self.regions, self.rng.randint(1, len(self.regions))):
+            self._wish(r.Wanted(what="pause", region=region, reason=self.rng.choice(["", "lunch"])))
+            self.at(self.rng.uniform(0.2, 12), lambda region=region: self._resume_region(region))  # type: ignore[misc]
+        return self.rng.uniform(4, 30)
+
+    def _resume_region(self, region: str) -> None:
+        self._wish(r.Wanted(what="resume", region=region))
 
     def _resume(self) -> float:
         """Somebody looks every now and then, and lets a paused policy go on."""

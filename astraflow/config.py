@@ -247,7 +247,7 @@ class Region(Section):
     store: str | None = Field(
         default=None,
         description="The region's store: s3://bucket/prefix, file:// or a folder. A mirror copies each version there "
-        "once, and the region's pools read them there. None: they read the run's store.",
+        "once, the region's pools read them there and write their trajectories there. None: they use the run's store.",
     )
     work_pool: str | None = Field(
         default=None,
@@ -255,7 +255,10 @@ class Region(Section):
         "name. None: the runner of `astraflow up` starts them.",
     )
     mirror_timeout_s: float = Field(
-        default=30.0, gt=0, description="Without anything new in the region's store for this long, pools ask the run's."
+        default=30.0,
+        gt=0,
+        description="Without anything new in the region's store for this long, pools ask the run's; what cannot be "
+        "written there for so long goes to the run's.",
     )
     start_timeout_s: float = Field(
         default=300.0,

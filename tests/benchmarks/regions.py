@@ -8,7 +8,7 @@ its pools, those at home that ask the far region's store), headers included; the
 and back (``region_gateway``). A run is processes without Prefect.
 
 *weights*: the 135M model at lr 3e-6, trained at home, played far. ``link_bytes_per_version`` is all that the mirror
-sent and received between the application of version 1 and the end, its questions and beats included, over the
+sent and received between the far engine's first update and the end, its questions and beats included, over the
 versions in between; ``full_bytes`` what a version has in full; ``publish_to_applied_s`` from the manifest's creation at
 home to the far engine's sampling from it.
 
@@ -125,12 +125,17 @@ def weights(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """What a version of a real model costs."""
     recipe = WEIGHTS.format(recipes=RECIPES, model=json.dumps(str(given.model)), steps=given.versions)
     (found,) = side_by_side(folder, given, {"weights": {"recipe": recipe, "regions": {"local": "far"}, "speeds": {}}})
+    return weights_figures(found)
+
+
+def weights_figures(found: dict[str, Any]) -> dict[str, Any]:
+    """What the counters, the stamps and the run's log come to."""
     applied = {int(v): at for v, at in _by_kind(found["stamps"]["pool.local"], "applied").items()}
     published = {int(v): at for v, at in _by_kind(found["stamps"]["trainer"], "published").items()}
-    after = next(sent for at, sent in found["sent"] if at is None or at > applied[1])
+    first = min(version for version in applied if version > 0)  # 1, unless it was passed over
+    after = next(sent for at, sent in found["sent"] if at is None or at > applied[first])
     ended = found["sent"][-1][1]
-    versions = {row["version"]: row for row in found["versions"]}
-    later = [versions[v] for v in versions if v > 1]
+    later = [row for row in found["versions"] if row["version"] > first]
     taken_s = sorted(at - published[v] for v, at in applied.items() if v > 0)
     crossed = {lane: _both(ended, lane) - _both(after, lane) for lane in (*LANES, OTHER)}
     return {

@@ -197,3 +197,34 @@ def test_what_is_missed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"step": n, "wait_s": float(n > 5), "step_s": 2.0, "publish_s": 1.0} for n in range(1, 9)]
     assert regions.wait_ratio(rows, skip=5) == 0.25
     assert regions.wait_ratio(rows, skip=0) == round(3 / 27, 4)
+
+
+def test_what_a_version_costs_on_the_link_is_what_the_mirror_moved_after_the_first_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sent(mirror: int, pools: int) -> dict[str, dict[str, int]]:
+        lanes = {"mirror": mirror, "pools": pools, "trainer": 0, "other": 0}
+        return {"home": lanes, "far": {**lanes, "mirror": 10, "pools": 0}}
+
+    found = {
+        "stamps": {
+            "pool.local": {"applied/0": 12.0, "applied/2": 25.0, "applied/3": 31.0, "applied/4": 44.0},
+            "trainer": {f"published/{version}": 10.0 * version for version in range(5)},
+        },
+        "sent": [
+            (20.0, sent(90_000, 0)),
+            (26.0, sent(100_000, 500)),
+            (35.0, sent(101_000, 1500)),
+            (None, sent(103_000, 2500)),
+        ],
+        "versions": [{"version": v, "delta_bytes": 900, "full_bytes": 80_000} for v in range(5)],
+        "batches": [{"step_s": 9.0}],
+        "steps": [{"step": n, "wait_s": 1.0, "step_s": 8.0, "publish_s": 1.0} for n in range(1, 5)],
+    }
+    figures = script("regions", monkeypatch).weights_figures(found)
+    assert (figures["link_bytes_per_version"], figures["full_bytes"]) == (1500, 80_000)
+    assert figures["other_link_bytes_per_version"]["pools"] == 1000
+    assert figures["first_versions_link_bytes"] == 100_010
+    assert figures["publish_to_applied_s"] == {"p50": 4.0, "p95": 5.0, "n": 3}
+    assert figures["first_version_to_applied_s"] == 12.0
+    assert figures["weights_trainer_wait_ratio"] == 0.1

@@ -6,18 +6,16 @@ Long work that can hand back its leases runs in a thread beside it and gets its 
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefect.runtime import flow_run
 
 from astraflow.participant import new_participant
+from flows.output import own_output
 
 if TYPE_CHECKING:
     from astraflow.config import RunConfig
@@ -57,7 +55,7 @@ def is_here(pid: int) -> bool:
 
 
 def begin_life(role: str, name: str = "") -> str:
-    """The first thing a flow does: it takes its participant's name, and an output of its own."""
+    """The first thing a flow does: it takes its participant's name, and an output that lasts as long as it does."""
     participant = this_participant(role, name)
     own_output(participant)
     return participant
@@ -73,38 +71,6 @@ def enter_run(run: str, store: str) -> tuple[ObjectStore, RunConfig]:
     config = load_run_config(opened, run)
     use_code(config.code)
     return opened, config
-
-
-def own_output(participant: str) -> None:
-    """In a local stack, write to a log file of this flow run instead of the runner's pipe.
-
-    A flow run outlives a runner that is killed, but not its pipe: the console ends the process at the first line
-    that it cannot write.
-    """
-    home = os.environ.get("ASTRAFLOW_HOME")
-    if not (home and os.environ.get("ASTRAFLOW_STACK") and flow_run.id):
-        return
-    file = Path(home) / "logs" / "flow-runs" / f"{participant}.log"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    with file.open("a", encoding="utf-8") as output:  # logs are shown in this order
-        output.write(f"{participant} began at {now}\n")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _log_to(file)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for standard in (1, 2):
-        os.dup2(descriptor, standard)
-    os.close(descriptor)
-
-
-def _log_to(file: Path) -> None:
-    """What the core logs goes to Prefect, by the stack's settings, and to the file of this flow run."""
-    log = logging.getLogger("astraflow")
-    log.setLevel(logging.INFO)  # Prefect attaches its handler to it, and leaves the level alone
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d | %(levelname)-7s | %(message)s", "%H:%M:%S"))
-    log.addHandler(handler)
 
 
 def run_until_signal(work: Callable[[], None], stop: Callable[[], None], *, grace_s: float = GRACE_S) -> None:

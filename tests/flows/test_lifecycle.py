@@ -1,11 +1,9 @@
 """Ending on a signal, names of participants, and what importing the layers brings along."""
 
 import os
-import re
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -24,21 +22,6 @@ def test_names_of_one_moment_differ_where_ids_begin_with_the_time() -> None:
     """As version 7 of UUIDs does."""
     ids = (f"0192f3a4-5b6c-7{uuid.uuid4().hex[:3]}-8{uuid.uuid4().hex[:3]}-{uuid.uuid4().hex[:12]}" for _ in range(50))
     assert len({participant_of("pool", "east", id) for id in ids}) == 50
-
-
-def test_a_flow_runs_output_begins_with_who_it_is_and_when(tmp_path: Path) -> None:
-    script = """
-import flows.lifecycle as lifecycle
-class Runtime: id = "0123456789ab"
-lifecycle.flow_run = Runtime
-lifecycle.own_output("pool-east-456789ab")
-print("said")
-"""
-    env = {**os.environ, "ASTRAFLOW_HOME": str(tmp_path), "ASTRAFLOW_STACK": "x"}
-    subprocess.run([sys.executable, "-c", script], env=env, timeout=60, check=True)
-    first, second = (tmp_path / "logs" / "flow-runs" / "pool-east-456789ab.log").read_text().splitlines()
-    assert re.fullmatch(r"pool-east-456789ab began at \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first)
-    assert second == "said"
 
 
 def test_work_that_returns() -> None:

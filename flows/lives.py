@@ -32,7 +32,8 @@ class Child:
     restarts: int = 0
     steps_at_start: int = 0  # of its policy, or of the run for a manager, when this life started
     start_at: float = 0.0  # when the next life may start
-    taken_at: float | None = None  # when it was first seen that a runner of this machine has taken its flow run
+    taken_at: float | None = None  # when it was first seen that a runner or worker has taken its flow run
+    is_told: bool = False  # that no worker takes it
     shown_at: float = 0.0  # when this life first showed itself
     seen_at: float = 0.0  # last change of its status, or its start
     beat: int = -1  # that was seen last
@@ -44,7 +45,8 @@ class Child:
 
     def begin(self, run: ChildRun, follower: RunFollower, now: float, *, adopted: bool = False) -> None:
         """Another flow run lives for this child from here on: a new one, or one that an earlier experiment started."""
-        self.run, self.life, self.seen_at, self.taken_at = run, run.life, now, None
+        self.run, self.life, self.seen_at = run, run.life, now
+        self.taken_at, self.is_told = None, False
         self.beat, self.is_seen, self.pid, self.gone = -1, False, 0, 0
         self.steps_at_start = self.steps(follower)
         if self.spec.role == "manager" and not adopted:
@@ -76,8 +78,8 @@ class Child:
             if newest.pid != self.pid:  # a process that died right after its beat is still the one that was seen
                 self.pid = newest.pid if is_here(newest.pid) else 0
         self.gone = self.gone + 1 if self.pid and not is_here(self.pid) else 0
-        is_taken = self.run is not None and self.run.state == "PENDING" and not self.run.work_pool
-        self.taken_at = (now if self.taken_at is None else self.taken_at) if is_taken else None
+        if self.taken_at is None and self.run is not None and self.run.state != "SCHEDULED":
+            self.taken_at = now
 
     def beats(self, config: RunConfig, now: float) -> bool:
         """Whether the store has heard of it lately."""
@@ -95,18 +97,28 @@ class Child:
 
     def late(self, config: RunConfig, now: float) -> str:
         """Why its flow run, which Prefect takes for living, must be dead or will never live; empty if it may live."""
+        assert self.run is not None
         if self.gone >= GONE_LOOKS:
             return f"its process {self.pid} is gone"
         if self.is_seen:
             limit_s = config.dataflow.silence_s + 5
             return f"went silent for {limit_s:g} s" if now - self.seen_at > limit_s else ""
-        limit_s = config.regions.get(self.spec.region or LOCAL, Region()).start_timeout_s
-        if now - self.seen_at > limit_s:
-            return f"never showed a sign of life for {limit_s:g} s"
-        limit_s = RUNNER_START_S * 2**self.restarts
-        if self.taken_at is not None and now - self.taken_at > limit_s:
-            return f"was taken by a runner and not started for {limit_s:g} s"
-        return ""
+        if self.waits_for_worker:
+            return ""
+        limit_s = self.start_timeout_s(config)
+        if self.run.state == "PENDING" and not self.run.work_pool:
+            limit_s = min(limit_s, RUNNER_START_S * 2**self.restarts)
+        is_late = now - (self.seen_at if self.taken_at is None else self.taken_at) > limit_s
+        return f"never showed a sign of life for {limit_s:g} s" if is_late else ""
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether its flow run lies in a work pool's queue, untaken: another one would only lie there too."""
+        return self.run is not None and self.run.state == "SCHEDULED" and bool(self.run.work_pool)
+
+    def start_timeout_s(self, config: RunConfig) -> float:
+        """From a flow run's being taken to its first sign of life."""
+        return config.regions.get(self.spec.region or LOCAL, Region()).start_timeout_s
 
     @property
     def _participants(self) -> str:

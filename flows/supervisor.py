@@ -146,6 +146,8 @@ class Supervisor:
             if late := child.late(self.config, now):
                 self.launcher.cancel(run.id)
                 self._restart(child, f"{late} (Prefect says {run.state.lower()})", now)
+            elif child.waits_for_worker and not child.is_told:
+                self._tell_of_waiting(child, now)
             return
         if child.asked_to_go and not self.follower.is_over:
             self.scaling.has_gone(child, run.state.lower())
@@ -156,6 +158,14 @@ class Supervisor:
             self._cancelled(child)
         else:
             self._restart(child, f"{run.state.lower()}: {run.message or 'no message'}", now)
+
+    def _tell_of_waiting(self, child: Child, now: float) -> None:
+        limit_s = child.start_timeout_s(self.config)
+        if child.run is not None and now - child.seen_at > limit_s:
+            child.is_told = True
+            self.note(
+                f"{child.spec.key}: no worker of the work pool {child.run.work_pool} took it in {limit_s:g} s; it waits"
+            )
 
     def _is_finished(self, child: Child) -> bool:
         if self.follower.is_over:

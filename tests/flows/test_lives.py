@@ -85,7 +85,7 @@ def test_a_flow_run_that_a_runner_took_and_did_not_start_is_asked_for_again_soon
         world.tick()
         world.tick(4)
         assert world.lives("trainer-solver") == again + 2
-    assert "was taken by a runner and not started for 120 s (Prefect says pending)" in " ".join(world.supervisor.notes)
+    assert "never showed a sign of life for 120 s (Prefect says pending)" in " ".join(world.supervisor.notes)
     assert world.lives("pool-local") == 1, "nobody took that one: it may still be"
 
 
@@ -111,10 +111,33 @@ def test_a_work_pool_has_the_time_that_its_region_gives(section: dict[str, float
     world.tick()
     world.tick(limit_s - 1)
     assert world.lives("pool-local") == 1
-    world.tick()
+    world.tick(2)
     world.tick(2)
     assert world.lives("pool-local") == 2
     assert f"never showed a sign of life for {limit_s:g} s" in " ".join(world.supervisor.notes)
+
+
+def test_what_no_worker_takes_waits_as_long_as_it_must() -> None:
+    """Another flow run would only lie in the same queue, and the pool be given up before its machines are back."""
+    world = World(regions={"local": {"work_pool": "west-machines"}})
+    world.launcher.work_pool = "west-machines"
+    world.supervisor.begin(adopt=False)
+    for key in ("manager", "trainer-solver"):
+        world.beat(key)
+    for _ in range(10 * MAX_RESTARTS):
+        world.beat("manager")
+        world.beat("trainer-solver")
+        world.tick(50)
+    assert world.lives("pool-local") == 1
+    told = [note for note in world.supervisor.notes if "no worker of the work pool west-machines took it" in note]
+    assert len(told) == 1
+    world.launcher.set("pool-local", "PENDING")
+    world.tick()
+    world.tick(START_TIMEOUT_S - 1)
+    assert world.lives("pool-local") == 1, "its time begins when it is taken"
+    world.tick(2)
+    world.tick(2)
+    assert world.lives("pool-local") == 2
 
 
 def test_an_adopted_manager_that_died_unseen_is_replaced_soon() -> None:

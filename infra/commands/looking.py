@@ -50,9 +50,11 @@ def status(
         console.print()
         rows(console, list(shown[0]), shown)
     if figures["state"] != "stopped":
+        from astraflow.pages.regions import REGION_COLUMNS, regions
         from infra.display import participants
 
         view = _view(opened)
+        rows(console, REGION_COLUMNS, regions(opened, view))
         console.print(participants(view))
         for line in view.waiting():
             console.print(Text(f"waits  {line}"))

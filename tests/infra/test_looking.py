@@ -1,12 +1,15 @@
 """``status --watch`` and ``report`` show the store's figures, and end when the run does."""
 
 import json
+import re
 import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from astraflow.follow import RunFollower
+from astraflow.pages.regions import REGION_COLUMNS, regions
 from astraflow.pages.rows import figure_rows
 from astraflow.query import Run, open_run
 from astraflow.records import Stopped
@@ -42,6 +45,18 @@ def test_watching_shows_the_figures_of_the_page_until_the_run_is_over(writer: Ru
     for label, cells in figure_rows(run_of(writer).figures(), run_of(writer).config).rows:
         line = next(line for line in looks[-1].splitlines() if line.startswith(label + " "))
         assert all(cell in line for cell in cells), (line, cells)
+
+
+@pytest.mark.parametrize("watch", [False, True])
+def test_regions_are_shown(writer: RunWriter, *, watch: bool) -> None:
+    if watch:  # it ends with the run
+        writer.decide(2, 9.0, {}, Stopped(reason="enough"))
+    view = RunFollower(writer.store, run_of(writer).config)
+    rows = regions(run_of(writer), view)
+    assert [row["region"] for row in rows] == ["local", "us", "eu"]
+    lines = CliRunner().invoke(app, ["status", "hand", *(["--watch"] if watch else [])]).output.splitlines()
+    for row in ({name: name for name in REGION_COLUMNS}, *rows):
+        assert [*row.values()] in [re.split(r"  +", line.strip()) for line in lines], (row, lines)
 
 
 def test_watching_as_json_is_a_line_a_look(writer: RunWriter) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "ASTRAFLOW_ENGINE_MARK"
+_KEEP = "SPT_NOENV"
+"""With this variable a process that gives itself a title, as vLLM's do, does not write over the environment."""
 _ROUNDS = 3  # one that is just starting another is met again
 _PAUSE_S = 0.5
 
@@ -34,11 +36,13 @@ class Guard:
     @contextlib.contextmanager
     def marking(self) -> Iterator[None]:
         """Processes that are started meanwhile bear the mark."""
-        os.environ[MARK] = self._mark
+        marks = {MARK: self._mark, _KEEP: "1"}
+        os.environ.update(marks)
         try:
             yield
         finally:
-            os.environ.pop(MARK, None)
+            for name in marks:
+                os.environ.pop(name, None)
 
     def close(self) -> None:
         """End what is left of them, and the guard."""

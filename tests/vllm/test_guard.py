@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from astraflow.raas.vllm_guard import Guard, bearers
 
 OWNER = """
@@ -41,6 +43,23 @@ def test_a_killed_owner_takes_the_marked_along() -> None:
         assert Path(f"/proc/{other}").exists()
     finally:
         subprocess.run(["kill", other], check=False)
+
+
+def test_a_process_that_gives_itself_a_title_still_bears_the_mark() -> None:
+    """As vLLM's do: the title is written over where the system shows the environment."""
+    pytest.importorskip("setproctitle")
+    guard = Guard()
+    script = "import time, setproctitle; setproctitle.setproctitle('engine'); print(flush=True); time.sleep(300)"
+    with guard.marking():
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    assert Path(f"/proc/{child.pid}/cmdline").read_bytes().startswith(b"engine\0")
+    guard.close()
+    try:
+        assert child.wait(timeout=60) == -9
+    finally:
+        child.kill()
 
 
 def test_closing_ends_what_is_left() -> None:

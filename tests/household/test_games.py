@@ -128,10 +128,10 @@ def test_a_whole_run_earns_what_is_known(household_python: str, tmp_path: Path) 
         tmp_path,
         "household-cpu",
         lambda problem: [f"<action>{command}</action>" for command in json.loads(problem.answer)],
-        lambda problem: ["<action>look</action>"] * 40,
+        lambda problem: ["<action>look</action>"] * 7,
         "problems.options.count=4",
-        "workflow.options.history=0",
-        "workflow.options.turns=40",
+        'problems.options.chores=["look_at_obj_in_light"]',  # the shortest: 4 or 5 actions
+        "workflow.options.turns=6",
         f"workflow.options.environment_options.python={household_python}",
     )
     check_earned(run, lambda problem: 0.99 ** (len(json.loads(problem.answer)) - 1), fails=-0.1)

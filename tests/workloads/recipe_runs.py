@@ -1,6 +1,6 @@
 """Runs the workloads' recipes for one CPU machine, each by one command and with the 135M model, and checks records.
 
-    python -m tests.workloads.recipe_runs [RECIPE…] [--steps 4] [--max-tokens 64] [--household PYTHON] [--json]
+    python -m tests.workloads.recipe_runs [RECIPE…] [--steps 4] [--max-tokens 64] [--set KEY=VALUE] [--json]
 
 Each is `astraflow run RECIPE` on a local stack of its own; fewer steps and shorter answers than the recipe's keep one
 under a few minutes. A row a recipe is printed, and the exit code is 1 if a run fails or a record cannot be
@@ -27,13 +27,13 @@ RECIPES = ("maths-cpu", "code-cpu", "gym-cpu", "search-cpu", "shop-cpu", "househ
 TIMEOUT_S = 1800.0
 
 
-def play(stack: LocalStack, recipe: str, steps: int, max_tokens: int, household: str) -> dict[str, Any]:
+def play(stack: LocalStack, recipe: str, given: argparse.Namespace) -> dict[str, Any]:
     """One recipe's run to its end: its figures, and under ``faults`` what is wrong with it."""
-    overrides = [f"name={recipe}", f"trainer.steps={steps}"]
+    overrides = [f"name={recipe}", f"trainer.steps={given.steps}", *given.set]
     if recipe not in ("shop-cpu", "household-cpu"):  # an action is shorter
-        overrides.append(f"policies.solver.sampling.max_tokens={max_tokens}")
+        overrides.append(f"policies.solver.sampling.max_tokens={given.max_tokens}")
     if recipe == "household-cpu":
-        overrides.append(f"workflow.options.environment_options.python={Path(household).absolute()}")
+        overrides.append(f"workflow.options.environment_options.python={Path(given.household).absolute()}")
     began = time.monotonic()
     answer = finish(stack.start("run", recipe, *overrides, "--json"), timeout_s=TIMEOUT_S)
     took_s = time.monotonic() - began
@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=RECIPES, metavar="RECIPE")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further override")
     parser.add_argument("--household", default=sys.executable, help="a Python with TextWorld, for household-cpu")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -76,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="astraflow-workloads-") as name, local_stack(Path(name), {}) as stack:
         rows = []
         for recipe in given.recipes:
-            rows.append(play(stack, recipe, given.steps, given.max_tokens, given.household))
+            rows.append(play(stack, recipe, given))
             print(json.dumps(rows[-1]), file=sys.stderr)
     print(json.dumps(rows, indent=2) if given.json else table(rows))
     raise SystemExit(1 if any(row["faults"] for row in rows) else 0)

@@ -85,7 +85,21 @@ class RunFollower:
         for participant, status in self.statuses.items():
             if status.role == "trainer":
                 changed |= self._poll_outbox(participant)
-        return self._poll_stopped() or changed
+        return self.poll_end() or changed
+
+    def poll_end(self) -> bool:
+        """Read the last decision alone, for who needs only ``is_over``; whether there was a new one."""
+        tail = self._decisions.tail(self._tail)
+        if tail in (0, self._tail):
+            return False
+        data = self._decisions.read(tail - 1)
+        if data is not None:
+            record = decode(data, DecisionRecord, where=self._decisions.key(tail - 1))
+            stopped = [decision for decision in record.decisions if isinstance(decision, Stopped)]
+            if stopped:
+                self.stopped = stopped[0].reason or "stopped"
+        self._tail = tail
+        return True
 
     @property
     def is_over(self) -> bool:
@@ -171,16 +185,3 @@ class RunFollower:
                 progress.rewards.setdefault(fact.step, fact.metrics[REWARD_METRIC])
         elif isinstance(fact, Ended):
             progress.ended = fact.reason or "done"
-
-    def _poll_stopped(self) -> bool:
-        tail = self._decisions.tail(self._tail)
-        if tail in (0, self._tail):
-            return False
-        data = self._decisions.read(tail - 1)
-        if data is not None:
-            record = decode(data, DecisionRecord, where=self._decisions.key(tail - 1))
-            stopped = [decision for decision in record.decisions if isinstance(decision, Stopped)]
-            if stopped:
-                self.stopped = stopped[0].reason or "stopped"
-        self._tail = tail
-        return True

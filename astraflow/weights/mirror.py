@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
@@ -177,20 +179,18 @@ def run_mirror(
     stop, keys = stop or threading.Event(), RunKeys(config.name)
     target = open_store(section.store)
     mirrors = {policy: Mirror(store, target, keys, policy) for policy in sorted(config.policies)}
-    follower, pace = RunFollower(store, config), Pace(store.url)
+    pace = Pace(store.url)
     participant = participant or new_participant("mirror", region)
     status = Status(participant=participant, role="mirror", state="copying", name=region, region=region)
-    with Beat(store, keys, status, every_s=beat_every_s(store.url, config.dataflow.silence_s)) as beat:
-        waited_s, checked = LOOK_EVERY_S, False
+    every_s = beat_every_s(store.url, config.dataflow.silence_s)
+    with Beat(store, keys, status, every_s=every_s) as beat, _End(RunFollower(store, config)) as end:
+        checked = False
         while not stop.is_set():
             try:
                 if not checked:
                     check_store(target)
                     checked = True
-                if waited_s >= LOOK_EVERY_S:
-                    follower.poll()
-                    waited_s = 0.0
-                over = follower.is_over
+                over = end.is_seen()
                 copied = sum(mirror.copy() for mirror in mirrors.values())
                 if over:
                     for mirror in mirrors.values():
@@ -205,10 +205,34 @@ def run_mirror(
             if copied:
                 pace.reset()
             else:
-                wait_s = pace.next_s()
-                stop.wait(wait_s)
-                waited_s += wait_s
+                stop.wait(pace.next_s())
         beat.set(state="left", waiting="", **_figures(mirrors))
+
+
+class _End:
+    """Looks for the run's end in a thread of its own: to find a log's tail takes round trips, and no version waits."""
+
+    def __init__(self, follower: RunFollower) -> None:
+        self._follower = follower
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="end")
+        self._look: Future[bool] | None = None
+        self._looked_at = float("-inf")
+
+    def __enter__(self) -> _End:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def is_seen(self) -> bool:
+        """Whether the last look saw it. What went wrong with the store in it is raised here."""
+        if self._look is not None and self._look.done():
+            look, self._look = self._look, None
+            look.result()
+        if self._look is None and time.monotonic() - self._looked_at >= LOOK_EVERY_S:
+            self._looked_at = time.monotonic()
+            self._look = self._thread.submit(self._follower.poll_end)
+        return self._follower.is_over
 
 
 def _figures(mirrors: dict[str, Mirror]) -> dict[str, float]:

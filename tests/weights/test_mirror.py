@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from astraflow.config import Policy, Pool, Problems, Region, RunConfig
+from astraflow.records import DecisionRecord, Stopped, encode
 from astraflow.weights.merged import Merges
 from astraflow.weights.mirror import Mirror, run_mirror
 from astraflow.weights.region import RegionStore, weights_store
 from astraflow.weights.subscriber import Subscriber
 from storage.errors import ConfigError, DataError, NotFound, StoreError
+from storage.local import LocalStore
 from storage.memory import MemoryStore
 from storage.store import Created
 from tests.weights.chains import KEYS, chain, publisher, walk
@@ -251,6 +255,45 @@ def test_the_mirror_of_a_region_runs_until_it_is_told_to_end(tmp_path: Any) -> N
     assert torch.equal(far.fetch(5).tensors["a"], versions[5])
     assert b'"state":"left"' in root.get(KEYS.status("mirror-eu-1"))
     assert weights_store(root, settings, settings.pools["near"]) is root
+
+
+def test_versions_are_copied_while_the_decisions_are_looked_at(tmp_path: Path) -> None:
+    class Slow(MemoryStore):
+        answers, asked = threading.Event(), threading.Event()
+
+        def get(self, key: str) -> bytes:
+            if "/decisions/" in key:
+                self.asked.set()
+                assert self.answers.wait(60)
+            return super().get(key)
+
+    root, region, stop = Slow(), LocalStore(tmp_path), threading.Event()
+    record = DecisionRecord(
+        id="end", epoch=1, now=0, cursors={}, observations={}, decisions=[Stopped(reason="all policies have ended")]
+    )
+    root.create(KEYS.decision(0), encode(record))
+    settings = config("memory://unused", str(tmp_path))
+    thread = threading.Thread(target=run_mirror, args=(root, settings, "eu"), kwargs={"stop": stop}, daemon=True)
+    thread.start()
+    assert root.asked.wait(30)
+    chain(root, 6)  # after it began to look
+    far = Subscriber(region, KEYS, "solver")
+    deadline = time.monotonic() + 30
+    while far.newest() < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    newest = far.newest()
+    root.answers.set()  # and that was the run's end
+    thread.join(30)
+    stop.set()
+    assert newest == 5
+    assert not thread.is_alive()
+
+
+def test_a_damaged_last_decision_ends_a_mirror(tmp_path: Path) -> None:
+    root = MemoryStore()
+    root.create(KEYS.decision(0), b"{}")
+    with pytest.raises(DataError):
+        run_mirror(root, config("memory://unused", str(tmp_path)), "eu")
 
 
 def test_a_region_without_a_store_has_no_mirror() -> None:

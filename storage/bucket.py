@@ -57,8 +57,9 @@ class Provider:
 class BucketStore:
     """The objects of ``bucket`` under ``prefix``."""
 
-    def __init__(self, bucket: str, prefix: str, provider: Provider) -> None:
+    def __init__(self, bucket: str, prefix: str, provider: Provider, *, query: str = "") -> None:
         self._bucket = bucket
+        self._query = query  # of the URL
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self._provider = provider
         # Timeouts belong to a client, so there are several: a read may last as long as bytes come, a small write
@@ -78,6 +79,10 @@ class BucketStore:
 
     @property
     def url(self) -> str:
+        return self._place + self._query
+
+    @property
+    def _place(self) -> str:
         return f"{self._provider.scheme}://{self._bucket}/{self._prefix}".rstrip("/")
 
     def get(self, key: str) -> bytes:
@@ -161,7 +166,7 @@ class BucketStore:
                     yield ObjectInfo(key, meta["size"], e_tag)
 
     def _errors(self, key: str) -> AbstractContextManager[None]:
-        return _translated(f"{self.url}/{key}", self._bucket, self._provider)
+        return _translated(f"{self._place}/{key}", self._bucket, self._provider)
 
 
 def _just_before(prefix: str) -> str:

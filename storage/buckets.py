@@ -18,4 +18,4 @@ def open_bucket(location: Location) -> BucketStore:
         return GoogleStore(location.bucket, location.prefix)
     from storage.s3 import S3Store  # noqa: PLC0415
 
-    return S3Store(location.bucket, location.prefix)
+    return S3Store(location.bucket, location.prefix, dict(location.options))

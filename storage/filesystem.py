@@ -19,11 +19,11 @@ def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     location = Location.parse(url)
     if location.scheme == "file":
         return fsspec.filesystem("file", auto_mkdir=True), location.rest
-    if location.scheme == "s3":
+    if location.scheme == "s3" and not location.options:
         return _s3(), location.rest
     if location.scheme == "memory":
         return StoreFileSystem(MemoryStore.at(location.url)), ""
-    if location.scheme in ("az", "gs"):
+    if location.scheme in ("s3", "az", "gs"):
         from storage.buckets import open_bucket  # noqa: PLC0415  # only who uses a bucket loads its client
 
         return StoreFileSystem(open_bucket(location)), ""

@@ -1,16 +1,17 @@
 """What a store URL names, without opening anything.
 
 ``runs``, ``~/runs`` and ``file:///data/runs`` are a folder; ``s3://``, ``az://`` and ``gs://`` with ``bucket/prefix``
-are a bucket; ``memory://name`` is this process's memory; any other ``scheme://…`` is left to fsspec. Credentials
-never stand in a URL: URLs are shown and logged.
+are a bucket; ``memory://name`` is this process's memory; any other ``scheme://…`` is left to fsspec. An S3 URL may say
+which ``profile``, ``region`` or ``endpoint`` is meant. Credentials never stand in a URL: URLs are shown and logged.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from storage.errors import ConfigError
 
@@ -21,15 +22,17 @@ _CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 """Buckets, and where the credentials of each are looked for."""
+S3_OPTIONS = ("endpoint", "profile", "region")
 _SCHEME = re.compile(r"^(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*)://(?P<rest>.*)$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A parsed store URL. ``rest`` is what follows ``scheme://``; of a folder, its absolute path."""
+    """A parsed store URL. ``rest`` is what follows ``scheme://`` up to ``options``; of a folder, its absolute path."""
 
     scheme: str
     rest: str
+    options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, url: str) -> Location:
@@ -39,8 +42,10 @@ class Location:
             if not url or url.startswith("file:"):
                 raise _wrong("a store is a folder or a URL", url)
             return cls("file", str(Path(url).expanduser().absolute()))
-        scheme, rest = match["scheme"].lower(), match["rest"].rstrip("/")
+        scheme = match["scheme"].lower()
         scheme = _ALIASES.get(scheme, scheme)
+        rest, _, query = match["rest"].partition("?") if scheme == "s3" else (match["rest"], "", "")
+        rest = rest.rstrip("/")
         if scheme == "file":
             if not match["rest"].startswith("/"):
                 raise _wrong("a file URL has three slashes and an absolute path", url)
@@ -50,12 +55,16 @@ class Location:
             raise _wrong(what, f"{scheme}://…", f"Set {_CREDENTIALS[scheme]} instead")
         if not rest:
             raise _wrong(f"a {scheme} URL names a bucket or a place after the slashes", url)
-        return cls(scheme, rest)
+        return cls(scheme, rest, _options(query, url) if query else ())
 
     @property
     def url(self) -> str:
         """The URL in its one canonical form, without a slash at the end."""
-        return self.path.as_uri() if self.scheme == "file" else f"{self.scheme}://{self.rest}"
+        return (
+            self.path.as_uri()
+            if self.scheme == "file"
+            else f"{self.scheme}://{self.rest}{query_of(dict(self.options))}"
+        )
 
     @property
     def shown(self) -> str:
@@ -77,6 +86,21 @@ class Location:
     def prefix(self) -> str:
         """The part of such a location after the bucket; empty for the bucket itself."""
         return self.rest.partition("/")[2].strip("/")
+
+
+def query_of(options: Mapping[str, str]) -> str:
+    """The options as a URL has them, in one order; empty without any."""
+    return f"?{urlencode(sorted(options.items()), safe='/:')}" if options else ""
+
+
+def _options(query: str, url: str) -> tuple[tuple[str, str], ...]:
+    found = parse_qsl(query.rstrip("/"), keep_blank_values=True)
+    options = dict(found)
+    if "@" in options.get("endpoint", ""):
+        raise _wrong("credentials do not belong in a store URL", "s3://…", f"Set {_CREDENTIALS['s3']} instead")
+    if len(options) < len(found) or not options or not all(options.values()) or options.keys() - set(S3_OPTIONS):
+        raise _wrong("an S3 URL has these options, each once: " + ", ".join(S3_OPTIONS), url)
+    return tuple(sorted(options.items()))
 
 
 def _wrong(

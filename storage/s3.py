@@ -1,14 +1,14 @@
 """S3 and what speaks like it, through obstore (``storage.bucket``).
 
-Endpoint, region and credentials come from the AWS_* environment, profiles or the machine's role, as for every AWS
-tool; they never stand in a URL or a message. An upload that dies leaves parts that S3 keeps: give the bucket a
-lifecycle rule that aborts incomplete multipart uploads, or let maintenance do it (``storage.uploads``).
+Endpoint, region and credentials come from the AWS_* environment, profiles or the machine's role, or from what the URL
+names (``storage.s3_access``); secrets never stand in a URL or a message. An upload that dies leaves parts that S3
+keeps: give the bucket a lifecycle rule that aborts incomplete multipart uploads, or let maintenance do it
+(``storage.uploads``).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from obstore.store import S3Store as Client
 
 from storage.bucket import RETRIES, BucketStore, Provider
 from storage.errors import StoreError
+from storage.location import query_of
+from storage.s3_access import S3Access
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Credential
@@ -27,20 +29,20 @@ _CREDENTIALS_TTL = timedelta(minutes=10)
 
 
 class S3Store(BucketStore):
-    """The objects of ``bucket`` under ``prefix``."""
+    """The objects of ``bucket`` under ``prefix``; ``options`` are those of the URL."""
 
-    def __init__(self, bucket: str, prefix: str = "") -> None:
-        session = botocore.session.Session()
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
-        credentials = _credentials(session, f"s3://{bucket}/{prefix}".rstrip("/"))
+    def __init__(self, bucket: str, prefix: str = "", options: Mapping[str, str] | None = None) -> None:
+        url = f"s3://{bucket}/{prefix}".rstrip("/")
+        access = S3Access.of(options or {}, where=url)
+        endpoint, region = access.endpoint, access.region
+        credentials = _credentials(access.session, url)
 
         def client(options: ClientConfig) -> Client:
             place = {"endpoint": endpoint} if endpoint else {}
             return Client(
                 bucket,
                 region=region,
-                client_options={"allow_http": bool(endpoint and endpoint.startswith("http:")), **options},
+                client_options={"allow_http": endpoint.startswith("http:"), **options},
                 retry_config=RETRIES,
                 credential_provider=credentials,
                 **place,  # type: ignore[arg-type]
@@ -55,7 +57,7 @@ class S3Store(BucketStore):
             network="AWS_ENDPOINT_URL",
             remedy=partial(_remedy, bucket),
         )
-        super().__init__(bucket, prefix, provider)
+        super().__init__(bucket, prefix, provider, query=query_of(options or {}))
 
 
 def _credentials(session: botocore.session.Session, url: str) -> Callable[[], S3Credential]:
@@ -84,7 +86,7 @@ def _remedy(bucket: str, code: str) -> str:
     if code == "RequestTimeTooSkewed":
         return "Set this machine's clock"
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
-        return "Set AWS_REGION to the bucket's region"
+        return f"Set AWS_REGION to the bucket's region, or name it in the URL: s3://{bucket}/…?region=…"
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
         return "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
     return f"Give these credentials read, write, list and delete on bucket {bucket!r}"

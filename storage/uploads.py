@@ -5,18 +5,17 @@ A local store sweeps its nameless files by itself; Google's and Azure's stores d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import botocore.exceptions
-import botocore.session
 from botocore.config import Config
 
 from storage.errors import StoreError
 from storage.location import Location
+from storage.s3_access import S3Access
 from storage.store import ObjectStore
 
 _CONFIG = Config(connect_timeout=3, read_timeout=30, retries={"total_max_attempts": 3})
@@ -40,7 +39,11 @@ def unfinished(store: ObjectStore, prefix: str) -> list[Unfinished]:
         return []
     root = f"{location.prefix}/" if location.prefix else ""
     with _translated(store.url):
-        pages = _client().get_paginator("list_multipart_uploads").paginate(Bucket=location.bucket, Prefix=root + prefix)
+        pages = (
+            _client(location)
+            .get_paginator("list_multipart_uploads")
+            .paginate(Bucket=location.bucket, Prefix=root + prefix)
+        )
         return [
             Unfinished(upload["Key"].removeprefix(root), upload["UploadId"])
             for page in pages
@@ -53,7 +56,7 @@ def abort(store: ObjectStore, upload: Unfinished) -> None:
     location = Location.parse(store.url)
     key = "/".join(part for part in (location.prefix, upload.key) if part)
     with _translated(store.url):
-        _client().abort_multipart_upload(Bucket=location.bucket, Key=key, UploadId=upload.id)
+        _client(location).abort_multipart_upload(Bucket=location.bucket, Key=key, UploadId=upload.id)
 
 
 @contextmanager
@@ -69,8 +72,7 @@ def _translated(url: str) -> Iterator[None]:
         raise StoreError(f"half uploads: {type(error).__name__}", where=url, kind="unreachable") from None
 
 
-def _client() -> Any:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    session = botocore.session.Session()
-    region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
-    return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=_CONFIG)
+def _client(location: Location) -> Any:
+    access = S3Access.of(dict(location.options), where=location.url)
+    region, endpoint = access.region, access.endpoint or None
+    return access.session.create_client("s3", region_name=region, endpoint_url=endpoint, config=_CONFIG)

@@ -24,6 +24,8 @@ from storage.location import Location
         ("s3://bucket/a/b/", "s3://bucket/a/b"),
         ("s3a://bucket/a", "s3://bucket/a"),
         ("S3://bucket/a", "s3://bucket/a"),
+        ("s3://bucket/a/?region=us-west-2", "s3://bucket/a?region=us-west-2"),
+        ("s3://bucket?region=r&endpoint=http%3A//h:1/", "s3://bucket?endpoint=http://h:1&region=r"),
         ("memory://x", "memory://x"),
         ("gs://bucket/a/", "gs://bucket/a"),
     ],
@@ -60,6 +62,25 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
         open_store("s3://key:hunter2@bucket/prefix")
     assert "hunter2" not in f"{caught.value!s}{caught.value!r}"
     assert "AWS_SECRET_ACCESS_KEY" in caught.value.remedy
+
+
+def test_what_an_s3_url_may_say_besides() -> None:
+    location = Location.parse("s3://bucket/a/b?profile=west&region=us-west-2")
+    assert (location.bucket, location.prefix) == ("bucket", "a/b")
+    assert location.options == (("profile", "west"), ("region", "us-west-2"))
+
+
+@pytest.mark.parametrize("query", ["a=b", "region=", "region", "region=a&region=b", "profile=x&key=y", "&"])
+def test_what_it_may_not_say(query: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(f"s3://bucket/a?{query}")
+    assert (caught.value.kind, "endpoint, profile, region" in caught.value.what) == ("store_url", True)
+
+
+def test_credentials_in_an_endpoint_are_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store("s3://bucket?endpoint=https://key:hunter2@host")
+    assert "hunter2" not in f"{caught.value!s}{caught.value!r}"
 
 
 def test_other_urls_are_shown_without_credentials() -> None:

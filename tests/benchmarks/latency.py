@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import statistics
+import sys
 import tempfile
 import urllib.parse
 import uuid
@@ -25,13 +26,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from delay_proxy import delayed
 from run_processes import read_stamps, start_run
 
 from astraflow.bootstrap import create_run
 from astraflow.recipe import load_recipe
 from infra.s3_server import S3Server, s3_server
 from storage import open_store
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run by path, beside the tests it borrows from
+
+from tests.line import line
 
 RECIPE = """
 name = "latency"
@@ -70,8 +74,8 @@ def place(name: str, folder: Path, server: S3Server | None) -> Iterator[tuple[st
         yield url, server.environment
         return
     parts = urllib.parse.urlsplit(server.endpoint)
-    with delayed(str(parts.hostname), int(parts.port or 80), 0.3) as endpoint:
-        yield url, {**server.environment, "AWS_ENDPOINT_URL": endpoint}
+    with line(str(parts.hostname), int(parts.port or 80), 0.3) as between:
+        yield url, {**server.environment, "AWS_ENDPOINT_URL": between.endpoint}
 
 
 def run_at(name: str, steps: int, staleness: int, flush_s: float | None, server: S3Server | None) -> dict[str, Any]:

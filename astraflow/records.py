@@ -121,6 +121,15 @@ class EvalFailed(Fact, frozen=True, kw_only=True, tag="EvalFailed"):
     message: str = ""
 
 
+class LeasesWanted(Fact, frozen=True, kw_only=True, tag="LeasesWanted"):
+    """The pool asks for ``ahead`` leases beyond its capacity, to begin with when a place is free; at first it has none.
+
+    It never plays more than ``capacity`` groups at once.
+    """
+
+    ahead: int
+
+
 class Draining(Fact, frozen=True, kw_only=True, tag="Draining"):
     """The participant takes no new work."""
 
@@ -211,6 +220,7 @@ AnyFact = (
     | Failed
     | Evaluated
     | EvalFailed
+    | LeasesWanted
     | Draining
     | Left
     | TrainerJoined

@@ -45,6 +45,7 @@ def pool_figures(state: RunState, policy: str) -> dict[str, dict[str, float]]:
     return {
         name: {
             "capacity": float(pool.capacity),
+            **({"ahead": float(pool.ahead)} if pool.ahead else {}),
             "room": float(pool.room),
             "held": float(len(pool.held)),
             "admitted": float(pool.admitted),

@@ -45,17 +45,17 @@ class LeaseBook(msgspec.Struct):
     waiting: dict[int, int] = {}  # group -> attempt that ended
     returned: list[int] = []  # problems that are leased again, in new groups, before others
     time_s: float = 0.0  # that went by on the managers' clocks
-    played_s: float = 0.0  # leased groups, summed over that time
+    played_s: float = 0.0  # places that leased groups fill, summed over that time
     marked_at: float = 0.0
 
-    def mark(self, now: float) -> None:
-        """Count what was played until now: before any lease of this moment begins or ends.
+    def mark(self, now: float, playing: float) -> None:
+        """Count what was played until now, by that many places: before any lease of this moment begins or ends.
 
         Only moments with decisions are marked, because those are the moments that every fold of the log meets.
         """
         elapsed_s = max(0.0, now - self.marked_at)  # a new epoch's clock begins again
         self.time_s += elapsed_s
-        self.played_s += len(self.leased) * elapsed_s
+        self.played_s += playing * elapsed_s
         self.marked_at = now
 
     def lease_new(self, holder: str, problems: Sequence[int], now: float) -> range:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from astraflow import records as r
 from astraflow.config import RunConfig
 from astraflow.dataflow.draws import draw
@@ -137,6 +139,9 @@ def read_outcomes(store: ObjectStore, keys: RunKeys, config: RunConfig) -> Recor
         fold(state, record, inputs, watch=lambda decision: _watch(recorded, state, decision))
     recorded.tally.steps = {policy: state.policies[policy].consumed for policy in config.trained}
     recorded.tally.take(state)
+    for name, joined in recorded.pools.items():  # an outcome's time goes from lease to admission: it holds one of these
+        ahead = max((p.ahead for p in state.participants.values() if p.role == "pool" and p.name == name), default=0)
+        recorded.pools[name] = msgspec.structs.replace(joined, capacity=joined.capacity + ahead)
     if not recorded.outcomes:
         raise DataError(
             "nothing of this run was admitted, so there is nothing to replay", where=keys.root, kind="outcomes"

@@ -42,6 +42,7 @@ class Participant(msgspec.Struct):
     lost: bool = False  # its process is known to be dead
     draining: bool = False
     left: bool = False
+    ahead: int = 0  # leases that it takes beyond its capacity, to have the next one there when a place is free
 
     def is_silent(self, now: float, silence_s: float) -> bool:
         """No beat for longer than ``silence_s``, or known to be dead."""
@@ -84,13 +85,19 @@ class Participant(msgspec.Struct):
     @property
     def room(self) -> int:
         """Groups it can take. A pool that fails again and again gets one at a time until one succeeds."""
-        capacity = self.capacity if self.failures < 2 * self.capacity else 1
-        return max(0, capacity - len(self.held) - len(self.evals))
+        leases = self.capacity + self.ahead if self.failures < 2 * self.capacity else 1
+        return max(0, leases - len(self.held) - len(self.evals))
+
+    @property
+    def playing(self) -> float:
+        """Places that its leases fill: of all that it may hold, the rest are on their way (Little's law)."""
+        held = len(self.held)
+        return held * self.capacity / (self.capacity + self.ahead) if self.ahead else held
 
     @property
     def rate(self) -> float:
-        """Groups a second that it plays when all its places are taken, by its own recent times; 0: not known."""
-        return self.capacity / self.group_s if self.group_s > 0 else 0.0
+        """Groups a second that it plays when it has all its leases, by its own recent times; 0: not known."""
+        return (self.capacity + self.ahead) / self.group_s if self.group_s > 0 else 0.0
 
     def note_admitted(self, count: int, times_s: Sequence[float]) -> None:
         """``count`` groups were admitted, of which some were in time and took so long: the recent ones weigh most."""

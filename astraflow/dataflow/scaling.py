@@ -36,7 +36,7 @@ def advice(state: RunState, policy: str, figures: Mapping[str, float]) -> int | 
 
 def load_report(state: RunState, policy: str) -> Iterator[r.AnyDecision]:
     """One policy's report, and behind it, once that is folded, the numbers of pools that follow from it."""
-    state.leases.mark(state.now)
+    state.mark()
     figures, pools = load_figures(state, policy), pool_figures(state, policy)
     advised = advice(state, policy, figures)
     if advised is not None:

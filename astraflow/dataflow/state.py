@@ -4,7 +4,7 @@
 record saw. None of them asks, draws or decides, so the same logs give the same state; ``step`` decides on it.
 Between two decision records nothing is pending: ``settle`` forgets facts that had no effect (late attempts).
 A snapshot holds the whole state as JSON and comes back exactly, order of dictionaries included. All effects of
-facts and decisions stand in this one file, nearly 400 lines, so that nothing else changes the state; those of
+facts and decisions stand in this one file, some 400 lines, so that nothing else changes the state; those of
 evaluations' decisions, which touch nothing else, stand beside their book.
 """
 
@@ -93,6 +93,11 @@ class RunState:
         queue = self.policies[policy]
         return len(self.leases.leased) + len(queue.ready) + queue.batched
 
+    def mark(self) -> None:
+        """Count what was played until now, once a moment."""
+        if self.now != self.leases.marked_at:
+            self.leases.mark(self.now, sum(pool.playing for pool in self.participants.values()))
+
     # --- the fold -------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
@@ -138,7 +143,9 @@ class RunState:
         match fact:
             case r.PoolJoined():
                 teller.role, teller.name, teller.region = "pool", fact.pool, fact.region
-                teller.policies, teller.capacity = fact.policies, fact.capacity
+                teller.policies, teller.capacity, teller.ahead = fact.policies, fact.capacity, 0
+            case r.LeasesWanted():
+                teller.ahead = fact.ahead
             case r.TrainerJoined():
                 teller.role, teller.name, teller.policies = "trainer", fact.policy, [fact.policy]
                 queue = self.policies[fact.policy]
@@ -179,7 +186,7 @@ class RunState:
 
     def apply(self, decision: r.AnyDecision) -> None:
         """Fold one decision."""
-        self.leases.mark(self.now)
+        self.mark()
         match decision:
             case r.Leased():
                 self._apply_leased(decision)
@@ -281,7 +288,7 @@ class RunState:
 
         Problems that came back go first; where the curator names none that is there, they go in file order.
         """
-        self.leases.mark(self.now)
+        self.mark()
         returned, whole = self.leases.returned, self.problem_count
         select, leased = self.algorithms.curator.select, self.algorithms.curator.leased
         problems, first = [], self.leases.next_group

@@ -45,13 +45,14 @@ class _Check:
     role: str
     policies: list[str]
     region: str
+    capacity: int
     learned: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
 
 
 def refusal(state: RunState, participant: str, record: r.FactRecord) -> str:
     """The reason why ``record`` must be rejected; empty if it may be folded."""
     teller = state.participants[participant]
-    check = _Check(state, participant, teller, teller.role, teller.policies, teller.region)
+    check = _Check(state, participant, teller, teller.role, teller.policies, teller.region, teller.capacity)
     try:
         _need(record.participant == participant, f"it says it is {record.participant!r}'s")
         for fact in record.facts:
@@ -84,7 +85,12 @@ def _pool_joined(check: _Check, fact: r.PoolJoined) -> None:
     _need(1 <= fact.capacity <= LARGEST, f"capacity {fact.capacity} is not possible")
     for policy in fact.policies:
         _queue(check, policy)
-    check.role, check.policies, check.region = "pool", fact.policies, fact.region
+    check.role, check.policies, check.region, check.capacity = "pool", fact.policies, fact.region, fact.capacity
+
+
+def _leases_wanted(check: _Check, fact: r.LeasesWanted) -> None:
+    _need(check.role == "pool", "only a pool that joined asks for leases")
+    _need(0 <= fact.ahead <= check.capacity, f"{fact.ahead} leases ahead of {check.capacity} places are not possible")
 
 
 def _applied(check: _Check, fact: r.Applied) -> None:
@@ -341,6 +347,7 @@ _CHECKS: dict[type, Callable[[_Check, Any], None]] = {
     r.Failed: _failed,
     r.Evaluated: _evaluated,
     r.EvalFailed: _eval_failed,
+    r.LeasesWanted: _leases_wanted,
     r.TrainerJoined: _trainer_joined,
     r.Published: _published,
     r.Consumed: _consumed,

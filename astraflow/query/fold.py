@@ -76,6 +76,7 @@ class PoolView:
 
     joined: r.PoolJoined
     state: str = "live"
+    ahead: int = 0  # leases that it asked for beyond its capacity
     leased: int = 0
     committed: int = 0
     admitted: int = 0
@@ -177,6 +178,8 @@ class RunFold:
             case r.Failed():
                 pool.failed += 1
                 self.failures[fact.kind] += 1
+            case r.LeasesWanted():
+                pool.ahead = fact.ahead
             case r.Draining():
                 pool.state = "draining"
             case r.Left():

@@ -37,8 +37,8 @@ SCHEMAS: dict[str, pa.Schema] = {
         "leased:f ready:f batched:f lag_mean:f lag_max:f lags:si figures:sf"
     ),
     "load_pools": schema(
-        "policy:s step:i decision:i participant:s capacity:f room:f held:f admitted:f group_s:f rate:f version:f "
-        "behind:f"
+        "policy:s step:i decision:i participant:s capacity:f ahead:f room:f held:f admitted:f group_s:f "
+        "rate:f version:f behind:f"
     ),
     "evaluations": schema(
         "evaluation:s round:i reason:s begun_for:s decision:i decided_s:f problems:i missing:i low:si high:si "

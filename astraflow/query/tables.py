@@ -33,8 +33,8 @@ SCHEMAS: dict[str, pa.Schema] = {
     "versions": _schema("policy:s version:i step:i incarnation:i kind:s delta_bytes:i full_bytes:i digest:s"),
     "decisions": _schema("seq:i epoch:i now:f position:i type:s policy:s count:i detail:s"),
     "pools": _schema(
-        "participant:s pool:s region:s engine:s state:s capacity:i leased:i committed:i admitted:i failed:i expired:i "
-        "rows:i applies:i"
+        "participant:s pool:s region:s engine:s state:s capacity:i ahead:i leased:i committed:i admitted:i failed:i "
+        "expired:i rows:i applies:i"
     ).append(pa.field("applied", pa.map_(pa.string(), pa.int64()))),
     **reports.SCHEMAS,
 }
@@ -199,6 +199,7 @@ def pool_rows(fold: RunFold) -> Iterator[dict[str, Any]]:
             "engine": pool.joined.engine,
             "state": pool.state,
             "capacity": pool.joined.capacity,
+            "ahead": pool.ahead,
             "leased": pool.leased,
             "committed": pool.committed,
             "admitted": pool.admitted,

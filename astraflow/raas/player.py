@@ -7,6 +7,7 @@ void or the pool died, in nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from astraflow.raas.evaluating import Exam, not_played, play_item
 from astraflow.raas.facts import FactWriter
 from astraflow.raas.group import Playing, play_group
 from astraflow.raas.leases import Lease, Leases
+from astraflow.raas.prefetch import Prefetch
 from astraflow.rewards import ScoredProblem
 from storage.errors import EpisodeError
 
@@ -35,6 +37,7 @@ class Player:
         capacity: int,
         may_start: Callable[[], bool],
     ) -> None:
+        self.prefetch = Prefetch(capacity)
         self.tasks: dict[Lease, asyncio.Task[None]] = {}
         self.failed: Counter[str] = Counter()
         self.fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,7 +88,9 @@ class Player:
             if lease.evaluation:
                 await self._examine(lease)
             else:
+                began_s = time.monotonic()
                 self._committer.put(await play_group(lease, self._problem(lease), playing))
+                self.prefetch.played(lease.group, began_s, time.monotonic())
             self._broken_in_a_row = 0
         except EpisodeError as error:
             self._fail(lease, error)

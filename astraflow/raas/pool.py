@@ -33,7 +33,16 @@ from astraflow.raas.leases import Leases
 from astraflow.raas.player import Player
 from astraflow.raas.rows import Origin
 from astraflow.raas.serving import EngineFactory, Served, make_engine, serve
-from astraflow.records import Applied, Draining, Left, PoolJoined, Status
+from astraflow.records import (
+    Admitted,
+    Applied,
+    DecisionRecord,
+    Draining,
+    LeasesWanted,
+    Left,
+    PoolJoined,
+    Status,
+)
 from astraflow.rewards import ScoredProblem, load_reward
 from astraflow.workflows import load_workflow
 from storage import is_near
@@ -116,7 +125,7 @@ class PoolLife:
         self._gateway: Gateway | None = None
         self._joined_at = 0.0
         self._writer = FactWriter(Outbox(store, self._keys, participant), self._contact)
-        local = is_near(store.url)
+        self._is_far = not is_near(store.url)
         flush_s = self._section.flush_s
         self._depot = Depot.of(store, config, self._section, self._contact)
         self._committer = Committer(
@@ -131,7 +140,7 @@ class PoolLife:
             ),
             self._writer,
             self._contact,
-            flush_s=flush_s if flush_s is not None else (0.0 if local else 5.0),
+            flush_s=flush_s if flush_s is not None else (5.0 if self._is_far else 0.0),
             announced=lambda policy: self._served[policy].version,
         )
         self._player = Player(
@@ -265,6 +274,7 @@ class PoolLife:
             for _, record in records:
                 for void in self._leases.fold(record.decisions):
                     self._player.void(void)
+                self._ask_ahead(record)
             if self._leases.quarantined is not None:
                 raise Fenced(
                     f"the manager does not hear this pool any more: {self._leases.quarantined}",
@@ -280,6 +290,19 @@ class PoolLife:
             else:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), self._pace.next_s())
+
+    def _ask_ahead(self, record: DecisionRecord) -> None:
+        """Tell the manager how many leases it takes to have the next one there when a place is free, if that changed.
+
+        A store nearby answers at once, so that a place is not idle for long there.
+        """
+        prefetch = self._player.prefetch
+        for decision in record.decisions:
+            if isinstance(decision, Admitted) and decision.participant == self._participant:
+                for group in decision.groups:
+                    prefetch.admitted(group, time.monotonic())
+        if self._is_far and (ahead := prefetch.asks()) is not None:
+            self._writer.put(LeasesWanted(ahead=ahead))
 
     def _may_start(self) -> bool:
         """Not when told to go, nor when the store has been silent so long that the leases may be void."""
@@ -317,6 +340,7 @@ class PoolLife:
             now, sampled = time.monotonic(), float(self._committer.tokens)
             figures: dict[str, Any] = {
                 "groups": len(self._player.tasks),
+                "leases_ahead": self._player.prefetch.ahead,
                 "committed_groups": self._committer.groups,
                 "trajectories": self._committer.trajectories,
                 "tokens_per_s": (sampled - tokens) / (now - before),

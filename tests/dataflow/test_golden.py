@@ -25,6 +25,7 @@ FACTS = [
         r.EvalFailed(item=3, attempt=2, kind="drained"),
         b'{"type":"EvalFailed","item":3,"attempt":2,"kind":"drained","message":""}',
     ),
+    (r.LeasesWanted(ahead=3), b'{"type":"LeasesWanted","ahead":3}'),
     (
         r.Wanted(what="pause", region="west", reason="lunch"),
         b'{"type":"Wanted","what":"pause","target":"","reason":"lunch","region":"west"}',
@@ -119,7 +120,7 @@ def test_the_fields_of_a_snapshot() -> None:
     ]  # fmt: skip
     assert list(written["participants"]["pool-a"]) == [
         "role", "name", "region", "policies", "capacity", "cursor", "beats", "heard_at", "applied", "held", "evals",
-        "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left",
+        "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left", "ahead",
     ]  # fmt: skip
     assert list(written["scaling"]) == ["wanted", "most", "held", "changes", "changed_at", "advised", "paused"]
     assert list(written["evaluations"]) == ["next_item", "rounds", "begun", "newest"]

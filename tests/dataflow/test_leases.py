@@ -200,6 +200,71 @@ def test_a_draining_pool_gets_nothing_new_and_may_still_bring() -> None:
     assert of(decisions, r.Admitted) and not of(decisions, r.Leased | r.DrainRequested)
 
 
+def test_a_pool_is_leased_ahead_as_much_as_it_asks_for() -> None:
+    drive = Drive(make_config(batch_size=20))
+    drive.join_trainer()
+    drive.join_pool(capacity=4)
+    assert len(leased_groups(drive.step())) == 4
+    drive.say("pool-a", r.LeasesWanted(ahead=3))
+    assert len(leased_groups(drive.step())) == 3
+    drive.say("pool-a", r.LeasesWanted(ahead=0))
+    drive.commit([0, 1])
+    assert not leased_groups(drive.step()), "five are held of four"
+    drive.commit([2, 3])
+    assert len(leased_groups(drive.step())) == 1
+
+
+def test_a_pool_that_joins_anew_or_fails_again_and_again_is_leased_nothing_ahead() -> None:
+    drive = Drive(make_config(batch_size=20))
+    drive.join_trainer()
+    drive.join_pool(capacity=2)
+    drive.say("pool-a", r.LeasesWanted(ahead=2))
+    assert len(leased_groups(drive.step())) == 4
+    drive.say("pool-a", *(r.Failed(group=group, attempt=1, kind="engine") for group in range(4)))
+    assert len(leased_groups(drive.step())) == 1
+    drive.join_pool(capacity=2)
+    drive.step()
+    assert drive.state.participants["pool-a"].ahead == 0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "batch_size", "leased", "places"),
+    [
+        (0, 20, 4, 4.0),
+        (4, 20, 8, 4.0),  # full is full
+        (4, 4, 4, 2.0),  # half of what it could hold: half of its places play
+    ],
+)
+def test_leases_ahead_fill_no_more_places_than_there_are(
+    ahead: int, batch_size: int, leased: int, places: float
+) -> None:
+    drive = Drive(make_config(batch_size=batch_size, max_staleness=0))
+    drive.join_trainer()
+    drive.join_pool(capacity=4)
+    drive.say("pool-a", r.LeasesWanted(ahead=ahead))
+    drive.step()
+    drive.step()
+    book = drive.state.leases
+    assert len(book.leased) == leased
+    before = book.played_s
+    drive.state.begin(book.marked_at + 10.0)
+    drive.state.mark()
+    drive.state.mark()
+    assert book.played_s - before == 10.0 * places
+
+
+def test_its_rate_is_of_all_its_leases() -> None:
+    drive = Drive(make_config(batch_size=20))
+    drive.join_trainer()
+    drive.join_pool(capacity=4)
+    drive.say("pool-a", r.LeasesWanted(ahead=4))
+    drive.step()
+    drive.commit(drive.open_groups())
+    drive.step(8.0)
+    pool = drive.state.participants["pool-a"]
+    assert (pool.group_s, pool.rate) == (8.0, 1.0)
+
+
 def test_pause_and_resume() -> None:
     drive = Drive(make_config(policies=BOTH))
     for policy in BOTH:

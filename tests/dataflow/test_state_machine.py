@@ -61,6 +61,11 @@ class ManagerMachine(RuleBasedStateMachine):
         self.drive.join_pool(pool, capacity=capacity, region="local" if pool == "pool-a" else "west")
         self.applied.setdefault(pool, dict.fromkeys(POLICIES, 0))
 
+    @rule(pool=st.sampled_from(["pool-a", "pool-b"]), ahead=st.integers(0, 1))
+    def want_leases(self, pool: str, ahead: int) -> None:
+        if pool in self.applied:
+            self.drive.say(pool, r.LeasesWanted(ahead=ahead))
+
     @rule(pool=st.sampled_from(["pool-a", "pool-b"]))
     def beat(self, pool: str) -> None:
         self.drive.beat(pool, *(f"trainer-{policy}" for policy in POLICIES))
@@ -182,6 +187,7 @@ FACTS = [
     _fields(r.Published(policy="solver", version=1, step=0, incarnation=0, digest="d")),
     _fields(r.Consumed(policy="solver", batch=0, step=1, incarnation=0, metrics={"a": 1.0})),
     _fields(r.Ended(policy="solver")),
+    _fields(r.LeasesWanted(ahead=2)),
     _fields(r.Wanted(what="drain", target="pool-a")),
     _fields(r.Wanted(what="pause")),
     _fields(r.Wanted(what="resume", region="local")),

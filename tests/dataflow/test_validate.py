@@ -90,6 +90,8 @@ POOL = {
     "an unknown policy's version": (r.Applied(policy="no", version=1, step=0, digest="x"), "no policy"),
     "a trainer's word": (r.Published(policy="solver", version=1, step=0, incarnation=0, digest="x"), "not a trainer"),
     "the end of a policy": (r.Ended(policy="solver"), "not a trainer"),
+    "fewer leases than places": (r.LeasesWanted(ahead=-1), "not possible"),
+    "more leases ahead than places": (r.LeasesWanted(ahead=9), "9 leases ahead of 8 places"),
     "an unknown wish": (r.Wanted(what="dance"), "not a wish"),
     "a wish about nobody": (r.Wanted(what="drain", target="../x"), "no participant"),
     "a pause of an unknown policy": (r.Wanted(what="pause", target="no"), "no policy"),
@@ -129,6 +131,7 @@ TRAINER = {
     "a frozen policy": (r.TrainerJoined(policy="judge", incarnation=0), "frozen"),
     "another protocol": (r.TrainerJoined(policy="solver", incarnation=1, protocol=99), "protocol"),
     "a pool's word": (r.Committed(groups=[], attempts=[], objects=[]), "only a pool"),
+    "a pool's leases": (r.LeasesWanted(ahead=1), "only a pool"),
     "a pool's version": (r.Applied(policy="solver", version=1, step=0, digest="x"), "only a pool"),
     "a pool's arrival": (
         r.PoolJoined(pool="p", region="r", policies=[], capacity=1, engine="x", data_hash="abc"),

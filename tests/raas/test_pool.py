@@ -18,6 +18,7 @@ from astraflow.participant import DecisionsReader
 from astraflow.problems import data_hash, load_problems, problems_table
 from astraflow.raas.engine import GenerationRequest
 from astraflow.raas.pool import run_pool
+from astraflow.raas.prefetch import LEAST
 from astraflow.raas.scripted_engine import ScriptedEngine
 from astraflow.records import (
     Admitted,
@@ -32,6 +33,7 @@ from astraflow.records import (
     FactRecord,
     Failed,
     Leased,
+    LeasesWanted,
     Left,
     PartsObject,
     PoolJoined,
@@ -72,7 +74,7 @@ class Bench:
     """A run in a memory store: the manager's pen, and what the pool did."""
 
     def __init__(self, folder: Path, faults: FaultPlan | None = None, **changes: Any) -> None:
-        self.truth = MemoryStore()
+        self.truth = MemoryStore(changes.pop("url", ""))
         self.store = self.truth.client(faults) if faults else self.truth
         self.keys = RunKeys("test")
         problems = cfg.Problems(
@@ -180,6 +182,24 @@ async def test_a_pool_joins_plays_commits_and_leaves(tiny: Path) -> None:
     assert bench.facts(Draining)
     assert bench.status().state == "left"
     assert not bench.facts(Failed)
+
+
+@pytest.mark.parametrize("url", ["s3://far", "memory://pool-ahead"])
+async def test_a_pool_on_a_far_store_asks_for_leases_ahead(tiny: Path, url: str) -> None:
+    bench = Bench(tiny, url=url, pools={"local": {"capacity": 2, "flush_s": 0.0}})
+    is_far = url.startswith("s3:")
+    async with bench.pool(ScriptedEngine(always("12"))):
+        for group in range(LEAST + 1):  # played at once, and admitted a while later
+            assert not bench.facts(LeasesWanted)
+            bench.lease(group)
+            await bench.until(lambda group=group: sum(len(c.groups) for c in bench.facts(Committed)) == group + 1)  # type: ignore[misc]
+            if group == LEAST:
+                break
+            await asyncio.sleep(0.3)
+            bench.decide(Admitted(groups=[group], attempts=[1], participant=POOL))
+        if is_far:
+            await bench.until(lambda: bench.facts(LeasesWanted))
+    assert bench.facts(LeasesWanted) == ([LeasesWanted(ahead=2)] if is_far else [])
 
 
 async def test_the_log_says_what_the_rows_say(tiny: Path) -> None:

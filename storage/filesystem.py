@@ -5,8 +5,6 @@ Only for bulk data. fsspec has no conditional create that can be relied on: logs
 
 from __future__ import annotations
 
-import os
-
 import fsspec
 
 from storage.location import Location
@@ -19,32 +17,15 @@ def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     location = Location.parse(url)
     if location.scheme == "file":
         return fsspec.filesystem("file", auto_mkdir=True), location.rest
-    if location.scheme == "s3" and not location.options:
-        return _s3(), location.rest
+    if location.scheme == "s3":
+        from storage.s3_filesystem import open_s3_filesystem  # noqa: PLC0415  # only who uses a bucket loads its client
+
+        return open_s3_filesystem(), location.rest
     if location.scheme == "memory":
         return StoreFileSystem(MemoryStore.at(location.url)), ""
-    if location.scheme in ("s3", "az", "gs"):
+    if location.scheme in ("az", "gs"):
         from storage.buckets import open_bucket  # noqa: PLC0415  # only who uses a bucket loads its client
 
         return StoreFileSystem(open_bucket(location)), ""
     filesystem, path = fsspec.core.url_to_fs(location.url)
     return filesystem, str(path)
-
-
-def _s3() -> fsspec.AbstractFileSystem:
-    """s3fs without its listing cache (others write), for stores with path-style addresses and no trailing checksums."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return fsspec.filesystem(
-        "s3",
-        use_listings_cache=False,
-        skip_instance_cache=False,
-        endpoint_url=endpoint or None,
-        config_kwargs={
-            "s3": {"addressing_style": "path" if endpoint else "auto"},
-            "max_pool_connections": 64,
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-            "connect_timeout": 5,
-            "retries": {"max_attempts": 5, "mode": "standard"},
-        },
-    )

@@ -17,13 +17,13 @@ def open_filesystem(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     location = Location.parse(url)
     if location.scheme == "file":
         return fsspec.filesystem("file", auto_mkdir=True), location.rest
-    if location.scheme == "s3":
+    if location.scheme == "s3" and not location.options:
         from storage.s3_filesystem import open_s3_filesystem  # noqa: PLC0415  # only who uses a bucket loads its client
 
         return open_s3_filesystem(), location.rest
     if location.scheme == "memory":
         return StoreFileSystem(MemoryStore.at(location.url)), ""
-    if location.scheme in ("az", "gs"):
+    if location.scheme in ("s3", "az", "gs"):
         from storage.buckets import open_bucket  # noqa: PLC0415  # only who uses a bucket loads its client
 
         return StoreFileSystem(open_bucket(location)), ""

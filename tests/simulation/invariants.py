@@ -38,6 +38,7 @@ class Books:
     consumed: dict[str, int] = field(default_factory=dict)
     versions: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict)
     pools: dict[str, r.PoolJoined] = field(default_factory=dict)
+    ahead: Counter = field(default_factory=Counter)  # leases that a pool asked for beyond its capacity
     applied: dict[tuple[str, str], int] = field(default_factory=dict)  # (participant, policy) -> step
     live: set[str] = field(default_factory=set)
     cursors: dict[str, int] = field(default_factory=dict)
@@ -136,6 +137,11 @@ def _take_facts(books: Books, name: str, record: r.FactRecord) -> None:
         match fact:
             case r.PoolJoined():
                 books.pools[name] = fact
+            case r.LeasesWanted(ahead=ahead):
+                assert 0 <= ahead <= books.pools[name].capacity, (
+                    "a number of leases ahead that is not possible was taken"
+                )
+                books.ahead[name] = ahead
             case r.Applied() | r.Published():
                 known = books.versions[fact.policy].setdefault(fact.version, (fact.step, fact.digest))
                 assert known == (fact.step, fact.digest), "two digests of one version"
@@ -302,7 +308,9 @@ def _take_lease(books: Books, pool: str, group: int, problem: int, attempt: int)
     assert pool in books.pools, "a lease of a pool that nobody knows"
     joined = books.pools[pool]
     assert joined.region not in books.paused, "a lease in a paused region"
-    assert sum(holder == pool for holder, _ in books.held.values()) < joined.capacity, "a pool without room"
+    mine = sum(holder == pool for holder, _ in books.held.values())
+    assert mine < joined.capacity + books.ahead[pool], "a pool without room"
+    books.counts["leased_ahead"] += mine >= joined.capacity
     live = [policy for policy in books.config.trained if policy in books.live]
     gates = [_load(books, policy) < _bound(books, policy, pool) for policy in live]
     assert all(gates) if books.config.dataflow.coupling == "slowest" else any(gates), "admission is above its bound"

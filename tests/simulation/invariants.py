@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from astraflow import records as r
 from astraflow.config import RunConfig
 from astraflow.dataflow.replay import fold_run, verify_run
+from storage import open_store
 from storage.errors import DataError, NotFound
 from storage.keys import RunKeys
 from storage.store import ObjectStore
@@ -436,7 +437,8 @@ def _check_paths(store: ObjectStore, keys: RunKeys, books: Books, records: list[
     for decision in (d for record in records for d in record.decisions if isinstance(d, r.Batched)):
         for at, (path, digest) in enumerate(zip(decision.paths, decision.hashes, strict=True)):
             try:
-                data = store.get(path)
+                near = decision.stores[at]  # of the pool's region
+                data = (open_store(near) if near else store).get(path)
                 is_whole = digest in (hash_bytes(data), data.decode(errors="replace"))  # real, and the simulation's
             except NotFound as error:
                 raise AssertionError(f"a batch names {path}, which is not there") from error

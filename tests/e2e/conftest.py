@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from infra.s3_server import S3Server
-from tests.e2e.runs import RunUnderTest
+from tests.e2e import region
+from tests.e2e.runs import RunUnderTest, write_recipes
 from tests.e2e.stack import LocalStack, Shell, local_stack
 
 
 @pytest.fixture(scope="session")
 def session_stack(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[LocalStack]:
-    """Server and runner, which can also reach the S3 server."""
-    with local_stack(tmp_path_factory.mktemp("e2e"), s3_server.environment) as stack:
+    """Server and runner, which can also reach the S3 server; a region's deployments are registered."""
+    folder = tmp_path_factory.mktemp("e2e")
+    write_recipes(folder)
+    (folder / "far.toml").write_text(region.RECIPE)
+    with local_stack(folder, s3_server.environment) as stack:
         yield stack
 
 

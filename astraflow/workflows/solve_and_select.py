@@ -46,6 +46,7 @@ async def solve_and_select(
     choice.meta["chosen"] = "unreadable" if chosen is None else str(chosen)
     # What the two together answered: nothing, if the choice cannot be read.
     choice.reward_parts["final"] = 0.0 if chosen is None else float(right[chosen])
+    choice.reward_parts["differ"] = float(right[0] != right[1])  # whether there was anything to choose
 
 
 def selector_reward(chosen: int | None, first: bool, second: bool) -> float:

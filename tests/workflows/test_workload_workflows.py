@@ -62,7 +62,8 @@ async def test_solve_and_select(
     scene = stage().role("solver", *answers).role("selector", choice)
     rows = await play("solve_and_select", scene, select_prompt="{prompt}|{first}|{second}?")
     assert [row.reward for row in rows["solver"]] == solver
-    assert [row.reward for row in rows["selector"]] == [selector]
+    [chosen] = rows["selector"]
+    assert chosen.reward == selector and chosen.reward_parts["differ"] == float(solver[0] != solver[1])
     assert scene.asked("selector") == [f"<bos>12+34=|{answers[0]}|{answers[1]}?"]
 
 

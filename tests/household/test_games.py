@@ -123,6 +123,7 @@ async def test_the_workflow_plays_a_script_that_knows_and_one_that_does_not(
     assert await rewards("go to toilet 1", "look") == {-0.1}
 
 
+@pytest.mark.timeout(900)
 def test_a_whole_run_earns_what_is_known(household_python: str, tmp_path: Path) -> None:
     run = play(
         tmp_path,

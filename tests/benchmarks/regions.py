@@ -1,6 +1,6 @@
 """Half of the rollouts in another region: what crosses the link, what waits for it, and whether it learns as well.
 
-    python tests/benchmarks/regions.py [--parts weights reward] [--seeds 0 1 2] [--steps 100] [--json]
+    python tests/benchmarks/regions.py [--parts weights reward] [--seeds 0 1 2] [--steps 90] [--json]
 
 Two regions are two network namespaces of this machine (``region_network``), each with its own S3 server. The link
 between them is limited to ``--rate-mbit`` by the kernel, which counts what is sent by lane (the far region's mirror,
@@ -104,7 +104,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=("weights", "reward"), default=["weights", "reward"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=100, help="of each run of part reward")
+    parser.add_argument("--steps", type=int, default=90, help="of each run of part reward")
     parser.add_argument("--versions", type=int, default=8, help="steps of part weights")
     parser.add_argument("--model", type=Path, default=FOLDER, help="of part weights: python -m infra.smollm2 makes it")
     parser.add_argument("--rate-mbit", type=float, default=100.0)
@@ -241,10 +241,13 @@ def side_by_side(folder: Path, given: argparse.Namespace, plans: dict[str, dict[
             place.mkdir()
             spec = RunSpec(network=asdict(made), folder=str(place), rtt_s=given.rtt_s, **plan)
             children[name] = stack.enter_context(started(spec, made.inside("home")))
-        while any(child.poll() is None for child in children.values()):
+        while True:
+            running = any(child.poll() is None for child in children.values())
             for name, child in children.items():
                 if child.poll() not in (None, 0):
                     raise RuntimeError(f"{name}: {(folder / name / 'run.log').read_text()[-4000:]}")
+            if not running:
+                break
             time.sleep(0.5)
     return [json.loads((folder / name / "run.out").read_text()) for name in plans]
 

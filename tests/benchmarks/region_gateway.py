@@ -167,6 +167,7 @@ async def live(spec: Spec, server: S3Server) -> None:
 
 def main() -> None:
     """Be the region that the file says."""
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # until ``live``: the server is ended, too
     spec = Spec(**json.loads(Path(sys.argv[1]).read_text()))
     other = S3Server(**spec.keys_of) if spec.keys_of else None
     with s3_server(Path(spec.folder), start_timeout_s=240, first_port=spec.first_port, keys_of=other) as server:

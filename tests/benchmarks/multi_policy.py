@@ -263,11 +263,15 @@ def summary(found: dict[str, list[Curves]]) -> list[dict[str, Any]]:
             "standard error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None,
         }
         for policy in [name for name in seeds[0] if name != "score"]:
+            name = policy if policy == "choices" else f"reward of {policy}"
             ends = [[value for _, value in curves[policy]] for curves in seeds]
+            if not all(ends):  # a solver that is never right leaves nothing to choose
+                row[name] = None
+                continue
             tenth = [max(1, len(values) // 10) for values in ends]
             first = statistics.mean(statistics.mean(v[:n]) for v, n in zip(ends, tenth, strict=True))
             last = statistics.mean(statistics.mean(v[-n:]) for v, n in zip(ends, tenth, strict=True))
-            row["choices" if policy == "choices" else f"reward of {policy}"] = f"{first:.3f} → {last:.3f}"
+            row[name] = f"{first:.3f} → {last:.3f}"
         rows.append(row)
     return rows
 

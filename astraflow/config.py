@@ -263,8 +263,8 @@ class Region(Section):
     start_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="A flow run of the region that is silent for so long from the start is asked for again: more, where "
-        "machines are made and images pulled first.",
+        description="A flow run of the region that is silent for so long from the start is asked for again: more, "
+        "where machines are made and images pulled first.",
     )
     cost: float = Field(
         default=1.0,

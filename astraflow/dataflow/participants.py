@@ -43,6 +43,7 @@ class Participant(msgspec.Struct):
     draining: bool = False
     left: bool = False
     ahead: int = 0  # leases that it takes beyond its capacity, to have the next one there when a place is free
+    share: float = 1.0  # of its leases that fill places, as the last decision found it
 
     def is_silent(self, now: float, silence_s: float) -> bool:
         """No beat for longer than ``silence_s``, or known to be dead."""
@@ -91,8 +92,11 @@ class Participant(msgspec.Struct):
     @property
     def playing(self) -> float:
         """Places that its leases fill: of all that it may hold, the rest are on their way (Little's law)."""
-        held = len(self.held)
-        return held * self.capacity / (self.capacity + self.ahead) if self.ahead else held
+        return len(self.held) * self.share
+
+    def settle(self) -> None:
+        """Let its word on leases ahead count from here on."""
+        self.share = self.capacity / (self.capacity + self.ahead) if self.ahead else 1.0
 
     @property
     def rate(self) -> float:

@@ -48,6 +48,7 @@ class RunState:
         self.eval_handbacks: list[Handback] = []
         self.wishes: list[r.Wanted] = []
         self.pool_wishes: list[r.PoolsWanted] = []
+        self.is_marked = False  # in this step
         self.faults = 0  # errors of the curator since this process began; for the eye
         self.sifted: dict[str, int] = {}  # policy -> batch that its ready parts were last judged for; saves time only
 
@@ -94,9 +95,10 @@ class RunState:
         return len(self.leases.leased) + len(queue.ready) + queue.batched
 
     def mark(self) -> None:
-        """Count what was played until now, once a moment."""
-        if self.now != self.leases.marked_at:
+        """Count what was played until now, once a decision record: facts that it takes in count only from its end."""
+        if not self.is_marked:
             self.leases.mark(self.now, sum(pool.playing for pool in self.participants.values()))
+            self.is_marked = True
 
     # --- the fold -------------------------------------------------------------------------------
 
@@ -384,6 +386,10 @@ class RunState:
         self.eval_handbacks.clear()
         self.wishes.clear()
         self.pool_wishes.clear()
+        if self.is_marked:
+            for participant in self.participants.values():
+                participant.settle()
+        self.is_marked = False
 
     # --- snapshots ------------------------------------------------------------------------------
 

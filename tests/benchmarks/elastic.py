@@ -8,10 +8,10 @@ virtual. Rows: 6 pools and 11 pools for the whole run, ``auto`` by the paper's r
 A pool is one GPU, the trainer has four.
 
 What the paper publishes is two fixed rows (``PAPER``), and with these alone the world is calibrated: how long answers
-are at the start and at the end of the run, and what its steps take. The rest is assumed, see ``WORLD``, and printed with
-the figures. ``wait`` is the mean over steps of the share of the step in which the trainer waited. With a share of all
-the time instead, the paper's two fixed rows contradict each other (26.2 and 23.4 hours of training for the same steps);
-with this reading they agree if the need for pools changes during the run, as it does when answers grow.
+are at the start and at the end of the run, and what its steps take. The rest is assumed, see ``WORLD``, and printed
+with the figures. ``wait`` is the mean over steps of the share of the step in which the trainer waited. With a share of
+all the time instead, the paper's two fixed rows contradict each other (26.2 and 23.4 hours of training for the same
+steps); with this reading they agree if the need for pools changes during the run, as it does when answers grow.
 
 ``savings`` are of GPU-hours against the better fixed row.
 """

@@ -120,7 +120,7 @@ def test_the_fields_of_a_snapshot() -> None:
     ]  # fmt: skip
     assert list(written["participants"]["pool-a"]) == [
         "role", "name", "region", "policies", "capacity", "cursor", "beats", "heard_at", "applied", "held", "evals",
-        "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left", "ahead",
+        "group_s", "admitted", "rejects", "failures", "quarantined", "lost", "draining", "left", "ahead", "share",
     ]  # fmt: skip
     assert list(written["scaling"]) == ["wanted", "most", "held", "changes", "changed_at", "advised", "paused"]
     assert list(written["evaluations"]) == ["next_item", "rounds", "begun", "newest"]

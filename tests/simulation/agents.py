@@ -100,6 +100,8 @@ class VirtualPool(Agent):
     pace: float = 1.0
     mischief: float = 0.0
     sameness: float = 0.2  # how often all rewards of a part are equal
+    ahead: int = 0  # leases beyond its capacity
+    waiting: list[tuple[int, int]] = field(default_factory=list)  # leases that no place is free for: group, attempt
     applied: dict[str, int] = field(default_factory=dict)
     plays: dict[int, Play] = field(default_factory=dict)
     items: dict[int, tuple[int, float, str]] = field(default_factory=dict)  # of evaluations: attempt, end, name
@@ -122,10 +124,16 @@ class VirtualPool(Agent):
         for decision in self.decisions():
             self._hear(decision, now)
         self._finish(now)
+        self._start(now)
+        if self.rng.random() < 0.02:
+            self.ahead = self.rng.randint(0, self.capacity)
+            self.say(r.LeasesWanted(ahead=self.ahead))
         if self.is_told_to_go and not self.has_left and self.rng.random() < 0.5:
-            for play in self.plays.values():
-                self.say(r.Failed(group=play.group, attempt=play.attempt, kind="drained"))
+            held = [*((play.group, play.attempt) for play in self.plays.values()), *self.waiting]
+            for group, attempt in held:
+                self.say(r.Failed(group=group, attempt=attempt, kind="drained"))
             self.plays.clear()
+            self.waiting.clear()
             for item, (attempt, _, _) in self.items.items():
                 self.say(r.EvalFailed(item=item, attempt=attempt, kind="drained"))
             self.items.clear()
@@ -148,11 +156,7 @@ class VirtualPool(Agent):
     def _hear(self, decision: r.AnyDecision, now: float) -> None:
         match decision:
             case r.Leased(pool=self.name):
-                for group, attempt in zip(decision.groups, decision.attempts, strict=True):
-                    time_s = self.pace * min(30.0, self.rng.paretovariate(1.3))
-                    if self.rng.random() < 0.05:
-                        time_s = self.rng.choice([26.0, 35.0, 1e9])  # past its timeout, or never
-                    self.plays[group] = Play(group, attempt, now + time_s, dict(self.applied))
+                self.waiting += zip(decision.groups, decision.attempts, strict=True)
             case r.EvalLeased(pool=self.name):
                 for item, attempt in zip(decision.items, decision.attempts, strict=True):
                     done_at = now + self.pace * self.rng.choice([0.5, 2.0, 4.0, 1e9])
@@ -160,12 +164,22 @@ class VirtualPool(Agent):
             case r.EvalReported():
                 self.items = {item: found for item, found in self.items.items() if found[2] != decision.evaluation}
             case r.Expired(pool=self.name) if self.rng.random() < 0.5:  # else it goes on, and commits late
-                for group in decision.groups:
+                for group, attempt in zip(decision.groups, decision.attempts, strict=True):
                     self.plays.pop(group, None)
+                    self.waiting = [lease for lease in self.waiting if lease != (group, attempt)]
             case r.DrainRequested() if not decision.participants or self.name in decision.participants:
                 self.is_told_to_go = True
             case r.Stopped():
                 self.has_left = self.is_over = True
+
+    def _start(self, now: float) -> None:
+        """Begin what waits, as far as there are places."""
+        while self.waiting and len(self.plays) < self.capacity:
+            group, attempt = self.waiting.pop(0)
+            time_s = self.pace * min(30.0, self.rng.paretovariate(1.3))
+            if self.rng.random() < 0.05:
+                time_s = self.rng.choice([26.0, 35.0, 1e9])  # past its timeout, or never
+            self.plays[group] = Play(group, attempt, now + time_s, dict(self.applied))
 
     def _finish_items(self, now: float) -> None:
         for item, (attempt, done_at, name) in list(self.items.items()):
@@ -215,7 +229,7 @@ class VirtualPool(Agent):
             self.say(fact)
 
     def _lie(self, fact: r.Committed) -> None:
-        lies = self.rng.randrange(6)
+        lies = self.rng.randrange(7)
         if lies == 0:
             self.outbox.append(b'{"id": "x", nonsense' + str(self.rng.random()).encode())
         elif lies == 1:
@@ -226,6 +240,8 @@ class VirtualPool(Agent):
             change = {"store": "nonsense://x"} if lies == 3 else {"rewards": [1e39] * len(fact.objects[0].rewards)}
             first = msgspec.structs.replace(fact.objects[0], **change)
             self.say(msgspec.structs.replace(fact, objects=[first, *fact.objects[1:]]))
+        elif lies == 5:
+            self.say(r.LeasesWanted(ahead=self.rng.choice([-1, self.capacity + 1, 10**6])))
         else:
             self.say(r.Applied(policy=sorted(self.config.policies)[0], version=10**6, step=10**6, digest="no"))
 

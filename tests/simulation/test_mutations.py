@@ -70,6 +70,14 @@ def test_a_lease_to_a_paused_region_is_found(monkeypatch: pytest.MonkeyPatch, mo
     _assert_found(f"{word} paused region")
 
 
+def test_a_lease_beyond_those_that_a_pool_asked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def room(self: Participant) -> int:
+        return max(0, self.capacity + self.ahead + 1 - len(self.held) - len(self.evals))
+
+    monkeypatch.setattr(Participant, "room", property(room))
+    _assert_found("a pool without room")
+
+
 def test_a_standstill_that_is_not_said_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "standstill", lambda state: None)
     _assert_found("whether anything plays")

@@ -45,7 +45,7 @@ def test_the_seeds_met_everything_that_the_protocol_speaks_of(seen: Counter) -> 
         "expired_quarantined expired_left dropped_stale dropped_failed dropped_ended dropped_frozen dropped_skipped "
         "dropped_zero_advantage dropped_filter_failed dropped_overlong "
         "EvalStarted EvalLeased EvalExpired eval_complete eval_deadline eval_stopped "
-        "paused_region paused_everywhere Scaled scaled_by_wish scaled_by_load death_let_go "
+        "leased_ahead paused_region paused_everywhere Scaled scaled_by_wish scaled_by_load death_let_go "
         "replayed lag_1 death_manager death_pool death_trainer death_fenced late_attempt_won"
     )
     assert not [name for name in wanted.split() if not seen[name]]

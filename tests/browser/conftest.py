@@ -31,6 +31,19 @@ name = "endless"
 trainer.steps = 500
 trainer.batch_size = 1
 """
+TWO_REGIONS = """
+extends = "unhurried.toml"
+name = "two-regions"
+trainer.steps = 40
+dataflow.drain_s = 120
+problems.reward.options.hold = "{hold}"
+[pools.local]
+capacity = 2
+[pools.west]
+region = "west"
+capacity = 2
+flush_s = 0.0
+"""
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +52,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     stack = LocalStack(tmp_path_factory.mktemp("browser"), {})
     write_recipes(stack.folder)
     (stack.folder / "endless.toml").write_text(ENDLESS)
+    (stack.folder / "two-regions.toml").write_text(TWO_REGIONS.format(hold=stack.folder / "hold"))
     try:
         stack.up()
         yield stack

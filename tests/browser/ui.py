@@ -11,8 +11,10 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 from astraflow import open_run
+from astraflow.follow import RunFollower
 from astraflow.pages.rows import FigureRows, figure_rows
 from astraflow.query.figures import RunFigures
+from astraflow.query.run import Run
 from storage.errors import ConfigError
 from tests.e2e.stack import LocalStack
 
@@ -29,6 +31,11 @@ class Operator:
 
     def shoot(self, name: str) -> None:
         self.page.screenshot(path=self._screenshots / f"{name}.png")
+
+    def shoot_section(self, name: str, heading: str) -> None:
+        """The run's page from a heading on."""
+        self.page.locator("h2", has_text=heading).first.scroll_into_view_if_needed()
+        self.shoot(name)
 
     # --- forms ------------------------------------------------------------------------------------
 
@@ -117,6 +124,14 @@ class Operator:
         rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
         return {row[0].strip(): tuple(cell.strip() for cell in row[1:]) for row in rows}
 
+    def section(self, heading: str) -> list[dict[str, str]]:
+        """The table below a heading of the run's page, as it is after a reload; no rows if there is none."""
+        self.page.reload()
+        expect(self.page.get_by_alt_text("Curves of the run")).to_be_visible()
+        table = self.page.locator(f"xpath=//h2[starts-with(normalize-space(), '{heading}')]/following::table[1]")
+        rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
+        return [dict(zip(rows[0], (cell.strip() for cell in row), strict=True)) for row in rows[1:]]
+
     def heading(self) -> str:
         return self.page.locator("h1").first.inner_text()
 
@@ -126,7 +141,21 @@ class Operator:
         expect(picture).to_be_visible()
         return int(picture.evaluate("image => image.naturalWidth"))
 
+    def wait_for_section(self, heading: str, done: Callable[[list[dict[str, str]]], bool], what: str) -> None:
+        """Until the table below a heading of the run's page, looked at again and again, is so."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not done(rows := self.section(heading)):
+            assert time.monotonic() < deadline, f"waited {PATIENCE_S:g} s for {what}: {rows}"
+            time.sleep(1)
+
     # --- the store --------------------------------------------------------------------------------
+
+    def opened(self, run: str) -> tuple[Run, RunFollower]:
+        """The run as the store has it now."""
+        opened = open_run(f"{self.stack.folder / 'store'}/{run}")
+        view = RunFollower(opened.store, opened.config)
+        view.poll()
+        return opened, view
 
     def figures(self, run: str) -> RunFigures:
         return open_run(f"{self.stack.folder / 'store'}/{run}").figures()

@@ -9,27 +9,30 @@ import pytest
 from typer.testing import CliRunner
 
 from astraflow import open_run
+from astraflow.query import Run
 from astraflow.query.why import why
-from astraflow.recipe import dump_toml
 from infra.cli import app
 from infra.commands.replaying import MEANINGS
 from storage.local import LocalStore
-from tests.simulation.world import run_world
+from tests.simulation.world import recorded_run
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
     """A simulated run on a disk; some of its groups outlived their manager."""
     store = LocalStore(tmp_path / "store")
-    world = run_world(0)
-    source = world.base.client()
+    source = next(run for run in map(recorded_run, range(50)) if {1, 2} <= set(managers(run).values())).store
     for info in source.list(""):
         store.put(info.key, source.get(info.key))
-    store.put(world.keys.config, dump_toml(world.config).encode())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASTRAFLOW_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("COLUMNS", "200")
     return store
+
+
+def managers(run: Run) -> dict[int, int]:
+    """How many managers had to do with each group."""
+    return {group: len({event.epoch for event in why(run, str(group)).events}) for _, group in run.fold.parts}
 
 
 def call(*words: str) -> str:
@@ -38,11 +41,13 @@ def call(*words: str) -> str:
     return result.output
 
 
-@pytest.mark.usefixtures("home")
-def test_why_tells_and_replay_proves_and_compares() -> None:
-    told = call("why", "0", "--run", "run")
-    assert told.startswith("group 0\n") and "leased to pool-local-" in told and "\n→ " in told
-    assert json.loads(call("why", "solver/0", "--run", "run", "--json"))["outcome"].startswith("trained at step 1")
+def test_why_tells_and_replay_proves_and_compares(home: LocalStore) -> None:
+    parts = open_run(f"{home.url}/run").fold.parts.items()
+    group = next(group for (policy, group), part in parts if policy == "solver" and part.state == "consumed")
+    told = call("why", str(group), "--run", "run")
+    assert told.startswith(f"group {group}\n") and "leased to pool-" in told and "\n→ " in told
+    outcome = json.loads(call("why", f"solver/{group}", "--run", "run", "--json"))["outcome"]
+    assert outcome.startswith("trained at step ")
     proved = call("replay", "run")
     assert "all are the same" in proved
     found = json.loads(call("replay", "run", "dataflow.curator.name=greso", "dataflow.replay.name=none", "--json"))
@@ -56,8 +61,8 @@ def test_why_tells_and_replay_proves_and_compares() -> None:
 
 def test_a_story_of_several_managers_says_whose_clock_it_is(home: LocalStore) -> None:
     run = open_run(f"{home.url}/run")
-    managers = {group: len({event.epoch for event in why(run, str(group)).events}) for _, group in run.fold.parts}
-    one, several = (next(g for g, count in managers.items() if (count > 1) is many) for many in (False, True))
+    counts = managers(run)
+    one, several = (next(g for g, count in counts.items() if (count > 1) is many) for many in (False, True))
     assert "manager" not in call("why", str(one), "--run", "run").splitlines()[1]
     assert call("why", str(several), "--run", "run").splitlines()[1].split() == ["decision", "manager", "seconds"]
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from itertools import islice
 
 import pytest
 
 from astraflow.query import Run
 from astraflow.query.why import why
-from astraflow.recipe import dump_toml
 from storage.errors import ConfigError
-from tests.simulation.world import run_world
+from tests.simulation.world import recorded_run
 
 
 @pytest.fixture(scope="module")
 def runs() -> list[Run]:
-    """Some runs with pools and trainers that die, and a bad network."""
-    found = []
-    for seed in (0, 4, 11):
-        world = run_world(seed)
-        store = world.base.client()
-        store.put(world.keys.config, dump_toml(world.config).encode())
-        found.append(Run(store, "run"))
-    return found
+    """Some runs with pools and trainers that die, and a bad network, long enough for load reports."""
+    return list(islice((run for run in map(recorded_run, range(50)) if run.table("loads").num_rows), 3))
 
 
 def test_every_group_has_a_life_that_ends_as_the_tables_say(runs: list[Run]) -> None:

@@ -17,6 +17,8 @@ from astraflow import records as r
 from astraflow.config import Component, Dataflow, Evaluation, Policy, Pool, Problems, RunConfig, Scale, Trainer
 from astraflow.dataflow.figures import wait_reasons
 from astraflow.dataflow.manager import Manager
+from astraflow.query import Run
+from astraflow.recipe import dump_toml
 from astraflow.scale_view import ScaleView
 from storage.errors import Fenced, StoreError
 from storage.keys import RunKeys
@@ -394,4 +396,12 @@ def run_world(seed: int, make_manager: Callable[..., Manager] = Manager) -> Worl
     return world
 
 
-__all__ = ["Agent", "Killed", "World", "draw_config", "run_world"]
+def recorded_run(seed: int) -> Run:
+    """One seed's run, to be asked like any other."""
+    world = run_world(seed)
+    store = world.base.client()
+    store.put(world.keys.config, dump_toml(world.config).encode())
+    return Run(store, world.config.name)
+
+
+__all__ = ["Agent", "Killed", "World", "draw_config", "recorded_run", "run_world"]

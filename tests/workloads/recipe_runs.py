@@ -1,10 +1,11 @@
-"""Runs the workloads' recipes for one CPU machine, each by one command and with the 135M model, and checks records.
+"""Runs the workloads' recipes for one CPU machine, each by one command and with a real model, and checks records.
 
-    python -m tests.workloads.recipe_runs [RECIPE…] [--steps 4] [--max-tokens 64] [--set KEY=VALUE] [--json]
+    python -m tests.workloads.recipe_runs [RECIPE…] [--tiny] [--steps 4] [--max-tokens 64] [--set KEY=VALUE] [--json]
 
 Each is `astraflow run RECIPE` on a local stack of its own; fewer steps and shorter answers than the recipe's keep one
 under a few minutes. A row a recipe is printed, and the exit code is 1 if a run fails or a record cannot be
-(``sane_records``). `python -m infra.smollm2` makes the model's folder first.
+(``sane_records``). The model is the recipes' own of 135M, whose folder `python -m infra.smollm2` makes first, or with
+``--tiny`` one of bytes that knows nothing (``byte_model``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from astraflow.query import Run
 from infra.smollm2 import FOLDER
 from storage import open_store
 from tests.e2e.stack import LocalStack, finish, local_stack
+from tests.workloads.byte_model import write_model
 from tests.workloads.sane_records import Records
 
 RECIPES = ("maths-cpu", "code-cpu", "gym-cpu", "search-cpu", "shop-cpu", "household-cpu")
@@ -66,15 +68,19 @@ def main() -> None:
     """Play the recipes one after the other; exit with 1 if any of them is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", default=RECIPES, metavar="RECIPE")
+    parser.add_argument("--tiny", action="store_true", help="with a model of bytes instead of the 135M model")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a further override")
     parser.add_argument("--household", default=sys.executable, help="a Python with TextWorld, for household-cpu")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    if not (FOLDER.expanduser() / "config.json").is_file():
-        raise SystemExit(f"there is no model in {FOLDER}: python -m infra.smollm2 makes it")
+    if not (given.tiny or (FOLDER.expanduser() / "config.json").is_file()):
+        raise SystemExit(f"there is no model in {FOLDER}: python -m infra.smollm2 makes it; --tiny goes without it")
     with tempfile.TemporaryDirectory(prefix="astraflow-workloads-") as name, local_stack(Path(name), {}) as stack:
+        if given.tiny:
+            write_model(stack.folder / "model")
+            given.set.append(f"policies.solver.model={stack.folder / 'model'}")
         rows = []
         for recipe in given.recipes:
             rows.append(play(stack, recipe, given))

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from astraflow import config as cfg
 from astraflow.bootstrap import create_run
@@ -31,41 +29,12 @@ from astraflow.recipe import load_recipe
 from astraflow.trainer.loop import run_trainer
 from astraflow.weights.update import WeightUpdate
 from storage import open_store
-from tests.workflows.conftest import CHATML
+from tests.workloads.byte_model import write_model
 from tests.workloads.sane_records import Records, check
 
 RECIPES = Path(__file__).parents[2] / "infra" / "recipes"
 Words = Callable[[Problem], list[str]]
 _SAID = re.compile(r"<assistant>\n(.*?)(?:<\|end\|>|\Z)", re.DOTALL)
-
-
-def write_model(folder: Path) -> None:
-    """A model of one layer whose tokens are bytes, so that every text comes back from its ids."""
-    marks = ["<pad>", "<|end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate([*marks, *alphabet])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(mark, normalized=False) for mark in marks])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|end|>")
-    fast.chat_template = CHATML
-    fast.save_pretrained(folder)
-    config = Qwen3Config(
-        vocab_size=len(marks) + len(alphabet),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=16384,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        eos_token_id=1,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        Qwen3ForCausalLM(config).save_pretrained(folder)
 
 
 @dataclass

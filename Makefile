@@ -174,7 +174,8 @@ $(SMOLLM2)/config.json: | $(STAMP)
 bench-regions: $(SMOLLM2)/config.json network-packages  ## half of the rollouts behind 300 ms and 100 Mbit/s: bytes, waits, rewards; root, 20 minutes
 	$(BIN)/python tests/benchmarks/regions.py --json
 
-workloads: $(STAMP) workload-packages $(HOUSEHOLD_STAMP) $(SMOLLM2)/config.json  ## each workload's recipe with a 135M model, its records checked; long on 2 cores
+workloads: $(STAMP) workload-packages $(HOUSEHOLD_STAMP) $(SMOLLM2)/config.json  ## each workload's recipe with a model of bytes and one of 135M, its records checked; long on 2 cores
+	$(BIN)/python -m tests.workloads.recipe_runs --tiny --household $(HOUSEHOLD)/bin/python
 	$(BIN)/python -m tests.workloads.recipe_runs --household $(HOUSEHOLD)/bin/python
 
 soak: $(STAMP) workload-packages  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds

@@ -45,7 +45,7 @@ def far_region(stack: LocalStack, s3: S3Server, folder: Path) -> Iterator[tuple[
         yield opened.enter_context(region(stack, folder, **own)), [store, server]
 
 
-@pytest.mark.parametrize("how", ["refuses"])
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
 def test_a_region_that_is_cut_off_comes_back(
     how: Cut, stack: LocalStack, s3_server: S3Server, s3_store_url: str, started: list[RunUnderTest], tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from latency import environment, place
+from latency import RECIPE, environment, place
 from run_processes import Stamps, main, read_stamps, start_run
 
 from astraflow.bootstrap import create_run
@@ -29,26 +29,8 @@ from infra.s3_server import S3Server, s3_server
 from storage import open_store
 
 PLACES = 4
-RECIPE = """
-name = "leases-ahead"
-[problems]
-source = "addition"
-options = {{ digits = 2, count = 512 }}
-[policies.solver]
-model = "tiny-qwen3"
-sampling = {{ max_tokens = 8 }}
-[dataflow]
-group_size = 8
-max_staleness = 8
-silence_s = 120
-[trainer]
-steps = {steps}
-batch_size = 4
-lr = 1e-4
-checkpoint_every = 10000
-[pools.local]
-capacity = {places}
-"""
+OWN = ("name=leases-ahead", "trainer.batch_size=4", f"pools.local.capacity={PLACES}")
+"""What differs from the run whose latencies are measured."""
 PLAY = "BENCHMARK_PLAY_S"
 KEEP = "BENCHMARK_NO_LEASES_AHEAD"
 
@@ -76,8 +58,8 @@ def measure(server: S3Server, steps: int, play_s: float, *, ahead: bool) -> dict
         url, env = stack.enter_context(place("s3_300ms", folder, server))
         stack.enter_context(environment(env))
         recipe = folder / "recipe.toml"
-        recipe.write_text(RECIPE.format(steps=steps, places=PLACES))
-        config = load_recipe(recipe, default_store=url)
+        recipe.write_text(RECIPE.format(steps=steps, staleness=8, prefetch=1, flush=""))
+        config = load_recipe(recipe, OWN, default_store=url)
         create_run(open_store(config.store), config)
         env = {**env, PLAY: str(play_s), KEEP: "" if ahead else "1"}
         with start_run(config.store, config.name, folder, env, script=Path(__file__).resolve()) as files:

@@ -78,7 +78,7 @@ async def test_pools_come_and_go(tmp_path: Path) -> None:
                 "store": url,
                 "policies": {"solver": {"model": "tiny-qwen3", "sampling": {"max_tokens": 4}}},
                 "problems": {"source": "addition", "options": {"count": 50}},
-                "dataflow": {"group_size": 2, "max_staleness": 3, "silence_s": 3, "drain_s": 2},
+                "dataflow": {"group_size": 2, "max_staleness": 3, "silence_s": 8, "drain_s": 2},
                 "trainer": {"steps": 100000, "batch_size": 4, "checkpoint_every": 1000},
                 "pools": pools,
             }

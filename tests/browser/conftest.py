@@ -34,7 +34,7 @@ trainer.batch_size = 1
 TWO_REGIONS = """
 extends = "unhurried.toml"
 name = "two-regions"
-trainer.steps = 40
+trainer.steps = 120
 dataflow.drain_s = 120
 problems.reward.options.hold = "{hold}"
 [pools.local]

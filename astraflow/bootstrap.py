@@ -19,10 +19,9 @@ from astraflow.recipe import dump_toml
 from astraflow.rewards import load_reward
 from astraflow.weights.region import region_store
 from astraflow.workflows import load_workflow
-from storage import is_near
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.keys import RunKeys
-from storage.probe import check_store
+from storage.probe import check_run_store
 from storage.store import Created, ObjectStore
 from storage.tables import write_table
 
@@ -48,7 +47,7 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
 
 def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
-    check_store(store, racers=0 if is_near(store.url) else 2, rounds=2)
+    check_run_store(store)
     _check_free(store, RunKeys(config.name))
     for region in sorted(config.regions):
         _check_region(store, config, region)
@@ -129,7 +128,7 @@ def _check_region(store: ObjectStore, config: RunConfig, region: str) -> None:
         near = region_store(store, config, region)
         if near is None:
             return
-        check_store(near, racers=0 if is_near(near.url) else 2, rounds=2)
+        check_run_store(near)
         other = next(iter(near.list(RunKeys(config.name).root, limit=1)), None)
     except StoreError as error:
         raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error

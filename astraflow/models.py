@@ -81,8 +81,7 @@ def resolve_model(name_or_path: str, seed: int, cache_folder: Path, *, key: str 
 
 def build_tiny_qwen3(folder: Path | str, seed: int) -> None:
     """Write the tiny Qwen3 (vocab 32, hidden 128, 2 layers, tied: 398,080 parameters) and its tokenizer."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3Config
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,12 +99,20 @@ def build_tiny_qwen3(folder: Path | str, seed: int) -> None:
         bos_token_id=TINY_VOCABULARY.index("<bos>"),
         eos_token_id=TINY_VOCABULARY.index("<eos>"),
     )
+    write_untrained_qwen3(config, folder, seed)
+    _character_tokenizer().save_pretrained(folder)
+
+
+def write_untrained_qwen3(config: Any, folder: Path, seed: int) -> None:
+    """Write a Qwen3 of this ``Qwen3Config`` with random weights: those of ``seed``, whatever was drawn before."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
     no_progress_bars()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
     model.save_pretrained(folder)
-    _character_tokenizer().save_pretrained(folder)
 
 
 def no_progress_bars() -> None:

@@ -22,10 +22,10 @@ from infra.local_stack import Stack, is_healthy, read_stack, stack_home, stack_i
 from infra.places import named_store
 from infra.processes import marked
 from infra.regions import recipes
-from storage import is_near, open_store
+from storage import open_store
 from storage.errors import AstraFlowError
 from storage.location import Location
-from storage.probe import check_store
+from storage.probe import check_run_store
 
 OK, NOTE, FAIL = "ok", "note", "fail"
 LEAST_PYTHON = (3, 11)
@@ -133,9 +133,9 @@ def _tried(url: str) -> str:
     if location.scheme == "file" and not Path(location.path).is_dir():
         beside = next(parent for parent in Path(location.path).parents if parent.is_dir())
         with tempfile.TemporaryDirectory(dir=beside, prefix=".astraflow-doctor-") as folder:
-            check_store(open_store(folder))
+            check_run_store(open_store(folder))
         return f"{url} is not there yet; its disk will do"
-    check_store(open_store(url), racers=0 if is_near(url) else 2, rounds=2)
+    check_run_store(open_store(url))
     return f"{url} creates only if absent"
 
 

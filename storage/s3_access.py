@@ -20,6 +20,11 @@ from storage.errors import StoreError
 DEFAULT_REGION = "us-east-1"
 
 
+def environment_endpoint() -> str | None:
+    """The server that the environment names; none or empty: AWS itself."""
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
 @dataclass(frozen=True, slots=True)
 class S3Access:
     """``endpoint`` is empty for AWS itself."""
@@ -46,7 +51,7 @@ class S3Access:
         if profile:  # another's server and region, for which the environment's are not meant
             endpoint, region = configured.get("endpoint_url"), configured.get("region")
         else:
-            endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            endpoint = environment_endpoint()
             region = os.environ.get("AWS_REGION") or usual
         return cls(
             session, options.get("endpoint") or endpoint or "", options.get("region") or region or DEFAULT_REGION

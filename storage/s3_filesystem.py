@@ -7,12 +7,13 @@ they say it by an error of that client. An upload to a store that hangs would wa
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 from botocore.exceptions import BotoCoreError
 from botocore.handlers import add_expect_header
 from s3fs import S3FileSystem
+
+from storage.s3_access import environment_endpoint
 
 READ_TIMEOUT_S = 15.0
 """Without a byte for so long a connection is given up, and another one is tried."""
@@ -23,7 +24,7 @@ CALL_TIMEOUT_S = 300.0
 
 def open_s3_filesystem() -> S3FileSystem:
     """s3fs without its listing cache (others write), for stores with path-style addresses and no trailing checksums."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    endpoint = environment_endpoint()
     return _BoundedS3(
         use_listings_cache=False,
         skip_instance_cache=False,

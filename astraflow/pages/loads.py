@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from astraflow.pages.rows import NONE
+from astraflow.pages.rows import NONE, whole
 from astraflow.query.loads import LoadReport
 
 COLUMNS = ("policy", "step", "load", "wait ratio", "pools", "asked for", "produced / consumed", "ready / batched")
@@ -26,8 +26,8 @@ def _row(report: LoadReport) -> dict[str, str]:
         "step": f"{report.step:,}",
         "load": report.load,
         "wait ratio": NONE if wait is None else f"{wait:.1%}",
-        "pools": _count(figures.get("pools")),
-        "asked for": _count(figures.get("pools_advised")),
+        "pools": whole(figures.get("pools")),
+        "asked for": whole(figures.get("pools_advised")),
         "produced / consumed": f"{figures.get('produced', 0):,.0f} / {figures.get('consumed', 0):,.0f}",
         "lag, mean / max": f"{figures.get('lag_mean', 0):.2f} / {figures.get('lag_max', 0):.0f}",
         "parts by lag": ", ".join(f"{lag}: {count:,}" for lag, count in report.lags.items()) or NONE,
@@ -35,10 +35,6 @@ def _row(report: LoadReport) -> dict[str, str]:
         "room / capacity": f"{report.room:,} / {figures.get('capacity', 0):,.0f}",
         "pools, groups/s": _pools(report.pools),
     }
-
-
-def _count(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.0f}"
 
 
 def _pools(pools: dict[str, dict[str, float]]) -> str:

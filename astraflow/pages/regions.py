@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from astraflow.follow import RunFollower
-from astraflow.pages.rows import NONE, counts
+from astraflow.pages.rows import NONE, counts, whole
 from astraflow.query.run import Run
 from astraflow.records import Status
 
@@ -37,9 +37,9 @@ def regions(run: Run, view: RunFollower) -> list[dict[str, str]]:
                 "wanted": f"{wanted.get(region, 0):,}" + (" (held)" if region in book.held else ""),
                 **{state: f"{states[state]:,}" for state in ORDER},
                 "gone": counts(gone),
-                "groups": _whole(_sum(life["groups"] for life in here)),
-                "tokens/s": _whole(_sum(life["tokens_per_s"] for life in live)),
-                "behind": _whole(max((life["behind"] for life in live), default=None)),
+                "groups": whole(_sum(life["groups"] for life in here)),
+                "tokens/s": whole(_sum(life["tokens_per_s"] for life in live)),
+                "behind": whole(max((life["behind"] for life in live), default=None)),
                 "paused": book.regions_paused.get(region, NONE),
             }
         )
@@ -60,9 +60,9 @@ def pools(run: Run, view: RunFollower) -> list[dict[str, str]]:
                 "region": life["region"],
                 "state": life["state"] + (", paused" if is_paused else ""),
                 "groups": _of(life["groups"], life.get("capacity")),
-                "tokens/s": _whole(life["tokens_per_s"]),
+                "tokens/s": whole(life["tokens_per_s"]),
                 "weights": ", ".join(f"{policy} v{version}" for policy, version in life["applied"]) or NONE,
-                "behind": _whole(life["behind"]),
+                "behind": whole(life["behind"]),
                 "admitted": _of(life.get("admitted"), life.get("leased")),
                 "failed": counts({name: life[name] for name in ("failed", "expired") if life.get(name)}),
             }
@@ -113,9 +113,5 @@ def _sum(values: Iterator[float | None]) -> float | None:
     return sum(said) if said else None
 
 
-def _whole(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.0f}"
-
-
-def _of(part: float | None, whole: float | None) -> str:
-    return NONE if part is None or whole is None else f"{part:,.0f} of {whole:,.0f}"
+def _of(part: float | None, all_of_it: float | None) -> str:
+    return NONE if part is None or all_of_it is None else f"{whole(part)} of {whole(all_of_it)}"

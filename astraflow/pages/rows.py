@@ -16,6 +16,11 @@ from astraflow.report import size
 NONE = "–"
 
 
+def whole(value: float | None) -> str:
+    """A number without decimals; a dash for one that is not known."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
 @dataclass(frozen=True, slots=True)
 class FigureRows:
     """``columns`` are policies, after the whole run where there are several; each row has a label and as many cells."""

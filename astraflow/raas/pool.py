@@ -296,12 +296,14 @@ class PoolLife:
 
         A store nearby answers at once, so that a place is not idle for long there.
         """
+        if not self._is_far:
+            return
         prefetch = self._player.prefetch
         for decision in record.decisions:
             if isinstance(decision, Admitted) and decision.participant == self._participant:
                 for group in decision.groups:
                     prefetch.admitted(group, time.monotonic())
-        if self._is_far and (ahead := prefetch.asks()) is not None:
+        if (ahead := prefetch.asks()) is not None:
             self._writer.put(LeasesWanted(ahead=ahead))
 
     def _may_start(self) -> bool:

@@ -310,7 +310,7 @@ def test_the_stores_of_regions_that_recipes_name_are_tried(place: Path, monkeypa
     def refuse(store: object, **_: object) -> None:
         raise StoreError("access was refused", where="west/x", remedy="Ask for write access", kind="denied")
 
-    monkeypatch.setattr(checkup, "check_store", refuse)
+    monkeypatch.setattr(checkup, "check_run_store", refuse)
     findings = {finding.check: finding for finding in checkup.examine(None)}
     assert (findings["regions"].state, findings["regions"].remedy) == ("fail", "Ask for write access")
     assert (findings["regions"].found, findings["regions"].code) == ("west/x: access was refused", 3)

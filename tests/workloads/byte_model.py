@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen3Config
 
+from astraflow.models import write_untrained_qwen3
 from tests.workflows.conftest import CHATML
 
 
@@ -35,6 +35,4 @@ def write_model(folder: Path) -> None:
         pad_token_id=0,
         eos_token_id=1,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        Qwen3ForCausalLM(config).save_pretrained(folder)
+    write_untrained_qwen3(config, folder, seed=0)

@@ -20,7 +20,7 @@ from astraflow.participant import DecisionsReader
 from astraflow.raas.engine import Engine, Generation, GenerationRequest
 from astraflow.raas.pool import run_pool
 from astraflow.raas.serving import make_engine
-from astraflow.records import Admitted, AnyDecision, Leased, Stopped
+from astraflow.records import Admitted, AnyDecision, Expired, Leased, Stopped
 from astraflow.trainer.loop import run_trainer
 from astraflow.weights.update import WeightUpdate
 from astraflow.wishes import stop
@@ -109,8 +109,14 @@ async def test_pools_come_and_go(tmp_path: Path) -> None:
     def admitted(name: str) -> int:
         return sum(len(d.groups) for d in decided if isinstance(d, Admitted) and d.participant == name)
 
-    def leased(name: str) -> list[int]:
-        return [group for d in decided if isinstance(d, Leased) and d.pool == name for group in d.groups]
+    def leased(*pools: str) -> set[int]:
+        names = [f"pool-{pool}-1" for pool in pools]
+        return {group for d in decided if isinstance(d, Leased) and d.pool in names for group in d.groups}
+
+    def expired() -> set[int]:
+        """What the killed pool held when it had been silent for long enough."""
+        of = [d for d in decided if isinstance(d, Expired) and d.pool == "pool-doomed-1" and d.reason == "silent"]
+        return {group for d in of for group in d.groups}
 
     try:
         await until(lambda: all(admitted(f"pool-{name}-1") >= 4 for name in ("fast", "slow", "doomed")))
@@ -120,6 +126,7 @@ async def test_pools_come_and_go(tmp_path: Path) -> None:
         await until(lambda: admitted("pool-late-1") >= 4)
         before = admitted("pool-fast-1"), admitted("pool-slow-1")
         await until(lambda: admitted("pool-fast-1") > before[0] + 4 and admitted("pool-slow-1") > before[1])
+        await until(lambda: expired() and expired() <= leased("fast", "slow", "late"))
         await asyncio.to_thread(stop, store, "elastic", reason="seen enough")
         await asyncio.gather(manager, trainer, *running)
         await until(lambda: any(isinstance(d, Stopped) for d in decided))
@@ -129,9 +136,8 @@ async def test_pools_come_and_go(tmp_path: Path) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     check_run(store, config)  # nothing lost, nothing twice, no lag beyond the bound
-    lost = set(leased("pool-doomed-1")) - set(_committed(config, "pool-doomed-1"))
-    again = set(leased("pool-fast-1") + leased("pool-slow-1") + leased("pool-late-1"))
-    assert lost <= again  # what it held when it died was given to others
+    lost = leased("doomed") - set(_committed(config, "pool-doomed-1"))
+    assert lost <= leased("fast", "slow", "late")  # what it held when it died was given to others
     rates = {name: admitted(f"pool-{name}-1") for name in ("fast", "slow")}
     assert rates["fast"] > rates["slow"] > 0  # each at its own speed, and neither waits for the other
 

@@ -7,7 +7,8 @@ meaning alone, so a start that was killed half-way leaves nothing that a second 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from astraflow.component import use_code
 from astraflow.config import REMOTE, Evaluation, RunConfig
@@ -21,7 +22,7 @@ from astraflow.weights.region import region_store
 from astraflow.workflows import load_workflow
 from storage.errors import ConfigError, NotFound, StoreError
 from storage.keys import RunKeys
-from storage.probe import check_run_store
+from storage.probe import check_run_store, is_same_place
 from storage.store import Created, ObjectStore
 from storage.tables import write_table
 
@@ -49,8 +50,12 @@ def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Pr
     """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
     check_run_store(store)
     _check_free(store, RunKeys(config.name))
+    places = {"the run": store}
     for region in sorted(config.regions):
-        _check_region(store, config, region)
+        near = _check_region(store, config, region)
+        if near is not None:
+            _check_one_name(near, region, places)
+            places[f"the region {region!r}"] = near
     return check_config(config)
 
 
@@ -121,17 +126,15 @@ def _check_losses(config: RunConfig) -> None:
             check_model(settings.teacher, key=f"{key}.teacher")
 
 
-def _check_region(store: ObjectStore, config: RunConfig, region: str) -> None:
-    """The region's own store, if it has one, carries rows and weights, and has nothing of a run of this name."""
+def _check_region(store: ObjectStore, config: RunConfig, region: str) -> ObjectStore | None:
+    """The region's own store, if it has one: it carries rows and weights, and has nothing of a run of this name."""
     where = f"regions.{region}.store"
-    try:
+    with _in_section(where):
         near = region_store(store, config, region)
         if near is None:
-            return
+            return None
         check_run_store(near)
         other = next(iter(near.list(RunKeys(config.name).root, limit=1)), None)
-    except StoreError as error:
-        raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error
     if other is not None:
         raise ConfigError(
             f"the region's store has objects of a run {config.name!r}: {near.url}/{other.key}",
@@ -139,6 +142,31 @@ def _check_region(store: ObjectStore, config: RunConfig, region: str) -> None:
             remedy="Choose another name (name=…), give the region another prefix, or delete them",
             kind="region_taken",
         )
+    return near
+
+
+def _check_one_name(near: ObjectStore, region: str, places: Mapping[str, ObjectStore]) -> None:
+    """A place has one URL in a run: records say by it where rows lie, and maintenance deletes what none names there."""
+    where = f"regions.{region}.store"
+    for owner, store in places.items():
+        with _in_section(where):
+            is_same = store.url != near.url and is_same_place(store, near)
+        if is_same:
+            raise ConfigError(
+                f"{near.url} is the place that {owner} calls {store.url}",
+                where=where,
+                remedy=f"Write one URL for both, for example {store.url}, or give the region a prefix of its own",
+                kind="region_alias",
+            )
+
+
+@contextmanager
+def _in_section(where: str) -> Iterator[None]:
+    """What a store raises says in which section it is named."""
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

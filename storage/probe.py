@@ -48,6 +48,18 @@ def check_run_store(store: ObjectStore) -> None:
     check_store(store, racers=0 if is_near(store.url) else 2, rounds=2)
 
 
+def is_same_place(one: ObjectStore, other: ObjectStore) -> bool:
+    """Whether what one store writes is found in the other: two URLs may name one place. Raises ``StoreError``."""
+    key = f"{PROBES}{uuid.uuid4().hex}"
+    try:
+        one.create(key, key.encode())
+        return other.get(key) == key.encode()
+    except NotFound:
+        return False
+    finally:
+        _clean_up(one, key)
+
+
 def _patiently(check: Callable[[], None], tries: int, sleep: Callable[[float], None], *, forgiving: bool) -> None:
     """``check``, again while the store cannot be reached (or, ``forgiving``, has not settled)."""
     for tried in range(1, tries + 1):

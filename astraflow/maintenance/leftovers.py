@@ -1,8 +1,9 @@
-"""What of a run's trajectories nobody can need: found by the decisions, deleted in an order that loses nothing.
+"""What of a run's objects nobody can need: found by its decisions, deleted in an order that loses nothing.
 
-Three things go. Copies that the log of copies does not know: at any time, once the log says that they never count.
-Originals that a copy covers and objects that no decision took in: after ``Stopped`` only. Before an original goes, its
-copy is read whole and checked against its digest, so a copy that was damaged since costs nothing.
+Four things go. Copies that the log of copies does not know: at any time, once the log says that they never count.
+Originals that a copy covers, objects that no decision took in and a region's mirrored weights: after ``Stopped`` only.
+Before an original goes, its copy is read whole and checked against its digest, so a copy that was damaged since costs
+nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger("astraflow.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Objects of one kind that can go; ``kind``: originals, orphans, copies, weights, checkpoints, uploads."""
+    """Objects of one kind that can go; ``kind``: originals, orphans, copies, mirrored, weights, checkpoints, uploads."""
 
     kind: str
     keys: tuple[str, ...]
@@ -94,6 +95,23 @@ def drop_originals(store: ObjectStore, found: Leftovers, compacted: Compacted) -
             continue
         delete(store, paths)
     return damaged
+
+
+def find_mirrored(source: ObjectStore, region: ObjectStore, keys: RunKeys, policy: str) -> Leftovers:
+    """A region's copies of a policy's weights; ``source``, the run's store, has them all.
+
+    Manifests go last and the newest of them first: what one broke off is still known by the oldest that is there, which
+    is no other run's, for its writer's random id is in it. Raises ``DataError`` (kind ``foreign``) if it is.
+    """
+    found = {info.key: info for info in region.list(keys.weights(policy))}
+    manifests = sorted((key for key in found if key.endswith("/manifest.json")), reverse=True)
+    if not manifests:  # a mirror died in its first version, or another run is publishing its own
+        return Leftovers("mirrored", (), 0)
+    oldest = manifests[-1]
+    if region.get(oldest) != source.get(oldest):
+        raise DataError("not this run's weights", where=f"{region.url}/{oldest}", kind="foreign")
+    blobs = [info for key, info in found.items() if key not in manifests]
+    return Leftovers.of("mirrored", [*blobs, *(found[key] for key in manifests)])
 
 
 def delete(store: ObjectStore, keys: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from astraflow.query.run import Run
 from astraflow.trainer.checkpoint_folders import folders, surplus
 from astraflow.weights.garbage import find_garbage
 from storage import ObjectStore, open_store
-from storage.errors import ConfigError, DataError, StoreError
+from storage.errors import ConfigError, DataError, NotFound, StoreError
 from storage.uploads import abort, unfinished
 
 log = logging.getLogger("astraflow.maintenance")
@@ -60,7 +60,10 @@ def maintain(store: ObjectStore, run: str, *, dry_run: bool = False) -> Report:
     _rows(opened, store, report)
     for url in _regions(opened):
         try:
-            _rows(opened, open_store(url), report)
+            region = open_store(url)
+            _rows(opened, region, report)
+            if report.is_over:
+                _mirrored(opened, region, report)
         except StoreError as error:
             log.warning("%s: %s", url, error)
             report.damaged.append(f"{url}, a region's store: {error.what}")
@@ -156,6 +159,20 @@ def _weights(run: Run, policy: str, report: Report) -> None:
     report.count(Leftovers("weights", garbage.keys, garbage.size_bytes))
     if not report.is_dry:
         leftovers.delete(run.store, garbage.keys)
+
+
+def _mirrored(run: Run, region: ObjectStore, report: Report) -> None:
+    """A region's copies of the weights: its pools have ended, and the run's store has every version."""
+    for policy in run.config.policies:
+        try:
+            found = leftovers.find_mirrored(run.store, region, run.keys, policy)
+        except (DataError, NotFound) as error:
+            log.warning("the weights of %s in %s are left alone: %s", policy, region.url, error)
+            report.damaged.append(f"{region.url}/{run.keys.weights(policy)}")
+            continue
+        report.count(found)
+        if not report.is_dry:
+            leftovers.delete(region, found.keys)
 
 
 def _checkpoints(run: Run, policy: str, report: Report) -> None:

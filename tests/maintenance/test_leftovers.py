@@ -9,6 +9,7 @@ import pytest
 from astraflow import records as r
 from astraflow.compacted import read_compacted
 from astraflow.config import Region
+from astraflow.maintenance import leftovers
 from astraflow.maintenance.maintain import maintain
 from astraflow.query import Run
 from astraflow.recipe import dump_toml, load_run_config
@@ -133,6 +134,50 @@ def test_a_region_that_is_away_is_maintained_the_next_time(
     assert garbage.isdisjoint(everything(writer.store)) is is_over, "the rest is done all the same"
     assert not maintain(writer.store, "hand").damaged
     assert (len(read_compacted(far, KEYS).keys) == 1) is is_over
+
+
+def mirrored(writer: RunWriter, far: ObjectStore, versions: int) -> set[str]:
+    """Copies of the run's first versions in a region's store, and a merge; their keys."""
+    keys = [KEYS.manifest("solver", version) for version in range(versions)]
+    copied = {key: writer.store.get(key) for key in keys}
+    copied[KEYS.version("solver", 1) + "0-a-1-delta-0000.safetensors"] = b"blob"
+    copied[KEYS.merged("solver") + "merge.json"] = b"merge"
+    for key, data in copied.items():
+        far.put(key, data)
+    return set(copied)
+
+
+def test_the_copies_of_weights_in_a_regions_store_go_with_the_run(
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, far = with_region(writer)
+    copies = mirrored(writer, far, 2)
+    maintain(writer.store, "hand")
+    assert everything(far) == copies, "the run goes on"
+    stop(writer)
+    weights = {info.key for info in writer.store.list(KEYS.weights("solver"))}
+    dry = maintain(writer.store, "hand", dry_run=True)
+    assert dry.gone["mirrored"]["objects"] == len(copies) and everything(far) == copies
+    for left in range(len(copies) - 1, 0, -1):  # broken off after each object: the next time goes on
+        with monkeypatch.context() as broken:
+            broken.setattr(leftovers, "delete", lambda store, keys: [store.delete(key) for key in keys[:1]])
+            maintain(writer.store, "hand")
+        assert len(everything(far)) == left
+    assert everything(far) == {KEYS.manifest("solver", 0)}
+    assert not maintain(writer.store, "hand").damaged
+    assert not everything(far)
+    assert weights == {info.key for info in writer.store.list(KEYS.weights("solver"))}
+
+
+def test_weights_of_another_run_of_the_name_in_a_regions_store_stay(writer: RunWriter) -> None:
+    _, far = with_region(writer)
+    stop(writer)
+    far.put(KEYS.manifest("solver", 0), b"another run's")
+    assert maintain(writer.store, "hand").damaged == [f"{far.url}/{KEYS.weights('solver')}"]
+    far.delete(KEYS.manifest("solver", 0))
+    far.put(KEYS.version("solver", 0) + "0-a-1-snapshot-0000.safetensors", b"being published")
+    assert not maintain(writer.store, "hand").damaged
+    assert len(everything(far)) == 1
 
 
 @pytest.mark.parametrize("fixture", ["moto_store_url", pytest.param("s3_store_url", marks=pytest.mark.s3)])

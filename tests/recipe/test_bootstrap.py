@@ -10,6 +10,7 @@ from astraflow.bootstrap import check_config, create_run
 from astraflow.config import RunConfig
 from astraflow.problems import data_hash, problems_from_table
 from astraflow.recipe import load_run_config
+from storage import open_store
 from storage.errors import ConfigError, StoreError
 from storage.keys import RunKeys
 from storage.memory import MemoryStore
@@ -207,6 +208,21 @@ def test_a_region_with_objects_of_another_run_of_the_name_is_refused() -> None:
     near.delete("first/trajectories/policy=solver/version=0/pool-a-1.parquet")
     near.put("first-2/trajectories/x", b"a run whose name begins alike")
     create_run(Recorder("memory://regions-4"), regional(near=near.url))
+
+
+def test_a_place_has_one_url_in_a_run(moto_store_url: str) -> None:
+    """Records name rows' stores by URL: under a second one a region's rows would look as if nobody had named them."""
+    store, again = open_store(moto_store_url), f"{moto_store_url}?region=us-east-1"
+    for stores, region, owner in (
+        ({"near": again}, "near", "the run"),
+        ({"east": f"{moto_store_url}/east", "west": f"{moto_store_url}/east?region=us-east-1"}, "west", "'east'"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            create_run(store, regional(**stores))
+        assert (caught.value.kind, caught.value.where) == ("region_alias", f"regions.{region}.store")
+        assert owner in caught.value.what
+        assert list(store.list("")) == []
+    create_run(store, regional(east=f"{moto_store_url}/east", west=f"{moto_store_url}/west", home=moto_store_url))
 
 
 def test_a_store_that_loses_races_carries_no_run() -> None:

@@ -26,7 +26,10 @@ log = logging.getLogger("astraflow.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Objects of one kind that can go; ``kind``: originals, orphans, copies, mirrored, weights, checkpoints, uploads."""
+    """Objects of one kind that can go.
+
+    ``kind``: originals, orphans, copies, mirrored, weights, checkpoints or uploads.
+    """
 
     kind: str
     keys: tuple[str, ...]

@@ -45,6 +45,7 @@ WORLD_STEPS = 400
 """Steps of the run that ``WORLD`` speaks of: 206 s each."""
 STARTS_IN_S = 120.0  # until a pool has loaded its model; it is paid from its start
 PUBLISH_S = 1.0
+LEAST_STEPS = 60  # of a table that says something
 LEAD_STEPS = 3  # what is played is trained a few steps later: by so much ``perfect`` looks ahead
 SHARES = (0.96, 1.0, 1.04)  # of what each step takes, that ``perfect`` tries
 HARDLY = 0.01  # and the wait that it allows itself
@@ -203,6 +204,8 @@ def main() -> None:
     parser.add_argument("--sensitivity", action="store_true")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    if given.steps < LEAST_STEPS:
+        parser.error(f"--steps: the paper's rule looks every 10 steps, so less than {LEAST_STEPS} say nothing of it")
     rows, tables = mean_table(given.steps, given.seeds)
     figures = {
         "benchmark": "elastic",
@@ -214,7 +217,7 @@ def main() -> None:
         "seeds": dict(zip(given.seeds, tables, strict=True)),
     }
     if given.sensitivity:
-        figures["sensitivity"] = sensitivity(max(60, given.steps // 4), given.seeds[0])
+        figures["sensitivity"] = sensitivity(given.steps, given.seeds[0])
     if given.json:
         print(json.dumps(figures, indent=2))
         return
@@ -223,6 +226,8 @@ def main() -> None:
         print(f"{name:8} {row['wall_h']:6.2f} h  waits {row['wait']:6.1%}  {row['gpu_h']:6.1f} GPU-hours")
     print(f"saved: paper's rule {rows['savings_paper_rule']:.1%}, own {rows['savings_own']:.1%},", end=" ")
     print(f"perfect {rows['savings_perfect']:.1%}; counts: {figures['calibration']['counts']}")
+    for name, row in figures.get("sensitivity", {}).items():
+        print(f"{name}: " + ", ".join(f"{key} {value:.3f}" for key, value in row.items()))
 
 
 if __name__ == "__main__":

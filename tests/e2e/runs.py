@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from astraflow import open_run
 from astraflow.config import RunConfig
 from astraflow.follow import RunFollower
+from astraflow.query import Run
 from astraflow.query.figures import RunFigures
 from astraflow.recipe import load_run_config
 from astraflow.records import Status
@@ -171,6 +172,10 @@ class RunUnderTest:
     def store(self) -> ObjectStore:
         return open_store(self.store_url)
 
+    def opened(self) -> Run:
+        """The run's records, for questions."""
+        return open_run(f"{self.store_url}/{self.name}")
+
     def view(self) -> RunFollower:
         """The run as its store tells it now."""
         assert self._follower is not None
@@ -257,7 +262,7 @@ class RunUnderTest:
         assert len(self.records) > steps, "the decisions were not recorded as they came"
         for seq, data in enumerate(self.records):
             assert self.store.get(self.keys.decision(seq)) == data, f"decision {seq} has changed"
-        whole = open_run(f"{self.store.url}/{self.name}")
+        whole = self.opened()
         figures = whole.figures()
         assert figures.state == "stopped"
         for policy, own in figures.policies.items():

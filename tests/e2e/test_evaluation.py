@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from prefect.events.filters import EventFilter, EventResourceFilter
 
-from astraflow import open_run
 from astraflow import records as r
 from astraflow.participant import DecisionsReader
 from astraflow.query.run import Run
@@ -43,7 +42,7 @@ def test_a_run_is_evaluated_at_the_start_between_and_at_the_end(stack: LocalStac
     for answer in run.answers():
         answer.ok()
     run.check_finished(steps=STEPS)
-    opened = open_run(f"{run.store_url}/{run.name}")
+    opened = run.opened()
     decided = [d for _, record in DecisionsReader(run.store, run.keys).poll() for d in record.decisions]
     check_rounds(decided)
     rounds = stack.astraflow("eval", run.name, "--store", run.store_url, "--json").ok().json["evaluations"]

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from astraflow import open_run
 from astraflow.config import RunConfig
 from astraflow.recipe import load_run_config
 from astraflow.records import Admitted, Batched, DecisionRecord, Expired, Leased, decode
@@ -116,7 +115,7 @@ def check_whole(run: RunUnderTest, cut_at: int, mended_at: int) -> None:
         group for record in decisions(run) for d in record.decisions if isinstance(d, Batched) for group in d.groups
     ]
     assert len(trained) == len(set(trained)), "a group was trained on twice"
-    whole = open_run(f"{run.store_url}/{run.name}")
+    whole = run.opened()
     (rows,) = whole.sql("select count(*) as n, count(distinct trajectory_id) as ids from trajectories").to_pylist()
     assert rows["n"] == rows["ids"], "a trajectory is there twice"
 

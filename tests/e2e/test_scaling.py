@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from astraflow import open_run
-from astraflow.query.figures import RunFigures
 from astraflow.recipe import load_run_config
 from tests.e2e.runs import RunUnderTest, until, wait_for
 from tests.e2e.stack import PYTHON, LocalStack
@@ -50,13 +49,13 @@ def test_a_script_outside_scales_a_run_up_and_down(
     assert script.returncode == 0
     wait_for(lambda: states(run) == ["left", "live"], run, "the second pool to leave")
     assert run.view().stopped is None, "one pool goes on alone"
-    assert open_run(f"{run.store_url}/{run.name}").figures().pools_wanted == {"local": 1}
+    assert run.opened().figures().pools_wanted == {"local": 1}
     stack.astraflow("stop", run.name).ok()
     for answer in run.answers():
         answer.ok()
     counts = check_run(run.store, load_run_config(run.store, run.name))
     assert (counts["Stopped"], counts["scaled_by_wish"]) == (1, 2)
-    rows = open_run(f"{run.store_url}/{run.name}").table("pools").to_pylist()
+    rows = run.opened().table("pools").to_pylist()
     assert all(row["admitted"] for row in rows), "both have played"
 
 
@@ -67,16 +66,13 @@ def test_a_run_whose_trainer_waits_grows_by_itself_and_idle_pools_leave_near_its
     started.append(run)
     run.start("unhurried", "trainer.steps=9", *HUNGRY, "scale.mode=act")
     run.let_go()
-    wait_for(lambda: figures(run).pools_wanted == {"local": 2}, run, "a load report to ask for a second pool")
+    wait_for(lambda: run.opened().figures().pools_wanted == {"local": 2}, run, "a load report to ask for a second pool")
     run.hold()  # or it would be over before that has come
     wait_for(lambda: states(run) == ["live", "live"], run, "the second pool to join")
     run.let_go()
-    for answer in run.answers():
-        answer.ok()
-    run.check_finished(steps=9)
-    counts = check_run(run.store, load_run_config(run.store, run.name))
+    counts = counts_of_finished(run, 9)
     assert (counts["scaled_by_load"], counts["scaled_by_wish"]) == (1, 0), "nobody said a word"
-    opened = open_run(f"{run.store_url}/{run.name}")
+    opened = run.opened()
     pools = opened.table("pools").to_pylist()
     assert all(pool["admitted"] for pool in pools) and states(run) == ["left", "left"]
     asked = [json.loads(row["detail"]) for row in opened.table("decisions").to_pylist() if row["type"] == DRAIN]
@@ -92,16 +88,13 @@ def test_advice_is_shown_wherever_one_looks_and_nobody_acts_on_it(
     started.append(run)
     run.start("unhurried", "trainer.steps=8", *HUNGRY, "scale.mode=advise")
     run.let_go()
-    wait_for(lambda: figures(run).pools_advised == 2, run, "a load report to ask for a second pool")
+    wait_for(lambda: run.opened().figures().pools_advised == 2, run, "a load report to ask for a second pool")
     status = stack.astraflow("status", run.name, "--json").ok().json
     assert (status["pools_advised"], status["pools_wanted"]) == (2, {"local": 1})
-    for answer in run.answers():
-        answer.ok()
-    run.check_finished(steps=8)
-    counts = check_run(run.store, load_run_config(run.store, run.name))
+    counts = counts_of_finished(run, 8)
     assert (counts["scaled_by_load"], counts["scaled_by_wish"], states(run)) == (0, 0, ["left"])
     asked = [row["asked for"] for row in json.loads(run.artifact(f"load-{run.name}"))]
-    reports = [dict(row["figures"]) for row in open_run(f"{run.store_url}/{run.name}").table("loads").to_pylist()]
+    reports = [dict(row["figures"]) for row in run.opened().table("loads").to_pylist()]
     assert asked == [f"{report['pools_advised']:.0f}" for report in reversed(reports)] and "2" in asked
     page = run.artifact(f"run-{run.name}")
     last = f"{reports[-1]['pools_advised']:.0f}"
@@ -109,11 +102,15 @@ def test_advice_is_shown_wherever_one_looks_and_nobody_acts_on_it(
     assert "| solver | 8 |" in page[page.index("## Load reports") :]
 
 
-def figures(run: RunUnderTest) -> RunFigures:
-    return open_run(f"{run.store_url}/{run.name}").figures()
+def counts_of_finished(run: RunUnderTest, steps: int) -> Counter[str]:
+    """The run's commands have ended well, and it is whole after so many steps."""
+    for answer in run.answers():
+        answer.ok()
+    run.check_finished(steps=steps)
+    return check_run(run.store, load_run_config(run.store, run.name))
 
 
 def states(run: RunUnderTest) -> list[str]:
     """The states of all lives of pools."""
-    rows = open_run(f"{run.store_url}/{run.name}").table("pools").to_pylist()
+    rows = run.opened().table("pools").to_pylist()
     return sorted(row["state"] for row in rows)

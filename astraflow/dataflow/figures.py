@@ -76,7 +76,7 @@ def status_figures(state: RunState) -> dict[str, float]:
         "epoch": float(state.ledger.epoch),
         "groups": float(state.leases.next_group),
         "pools": float(len(able_pools(state))),
-        "curator_errors": float(state.faults),
+        "curator_errors": float(state.curator.faults),
     }
     for policy, queue in state.policies.items():
         figures[f"{policy}.step"] = float(queue.consumed)

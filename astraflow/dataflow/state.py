@@ -18,6 +18,7 @@ from astraflow import records as r
 from astraflow.config import RunConfig
 from astraflow.dataflow.algorithms import FILTER_ERROR, Algorithms, load_algorithms
 from astraflow.dataflow.evaluation import fold_evaluation
+from astraflow.dataflow.guarded_curator import GuardedCurator
 from astraflow.dataflow.leases import Handback, LeaseBook
 from astraflow.dataflow.ledger import Ledger, decode_ledger
 from astraflow.dataflow.participants import AppliedVersion, Participant
@@ -35,12 +36,12 @@ class RunState:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self.flow = config.dataflow
-        self.problem_count = config.problem_count
         self.names = sorted(config.policies)
         trainers = {name: config.trainer_of(name) for name in config.trained}
         self.batch_size = {name: trainer.batch_size for name, trainer in trainers.items()}
         self.steps = {name: trainer.steps for name, trainer in trainers.items()}
         self.algorithms: Algorithms = load_algorithms(config)
+        self.curator = GuardedCurator(self.algorithms.curator, config.problem_count)
         self.ledger = Ledger(policies={name: PolicyQueue(frozen=config.policies[name].frozen) for name in self.names})
         self.arrivals: dict[int, list[Arrival]] = {}  # by group, first come first
         self.columns = KeptColumns()  # of the objects of this step; saves time only
@@ -49,7 +50,6 @@ class RunState:
         self.wishes: list[r.Wanted] = []
         self.pool_wishes: list[r.PoolsWanted] = []
         self.is_marked = False  # in this step
-        self.faults = 0  # errors of the curator since this process began; for the eye
         self.sifted: dict[str, int] = {}  # policy -> batch that its ready parts were last judged for; saves time only
 
     # --- what everyone asks ---------------------------------------------------------------------
@@ -273,11 +273,8 @@ class RunState:
             for problem in decision.problems:
                 if book.returned and book.returned[0] == problem:
                     book.returned.pop(0)
-                    continue
-                try:
-                    self.algorithms.curator.leased(problem)
-                except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
-                    self.faults += 1
+                else:
+                    self.curator.leased(problem)
             self._lease(decision.pool, decision.problems)
             return
         held = self.participants[decision.pool].held
@@ -291,23 +288,13 @@ class RunState:
         Problems that came back go first; where the curator names none that is there, they go in file order.
         """
         self.mark()
-        returned, whole = self.leases.returned, self.problem_count
-        select, leased = self.algorithms.curator.select, self.algorithms.curator.leased
-        problems, first = [], self.leases.next_group
+        returned, problems, first = self.leases.returned, [], self.leases.next_group
         for group in range(first, first + count):
             if returned:
                 problems.append(returned.pop(0))
                 continue
-            try:
-                problem = select()
-            except Exception:  # noqa: BLE001 - the boundary to own code; the next manager would ask it the same
-                problem = -1
-            if not 0 <= problem < whole:
-                problem = group % whole
-            try:
-                leased(problem)
-            except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
-                self.faults += 1
+            problem = self.curator.select(group)
+            self.curator.leased(problem)
             problems.append(problem)
         self._lease(pool, problems)
         return problems
@@ -318,7 +305,7 @@ class RunState:
 
     def _apply_admitted(self, decision: r.Admitted) -> None:
         participants, close, arrivals, name = self.participants, self.leases.close, self.arrivals, decision.participant
-        observe, teller = self.algorithms.curator.observe, participants[name]
+        observe, teller = self.curator.observe, participants[name]
         teller.failures = teller.rejects = 0
         teller.note_admitted(len(decision.groups), self.leases.ages(decision.groups, decision.attempts, self.now))
         admitted: dict[str, list[tuple[int, int, PartRows]]] = {}
@@ -331,10 +318,7 @@ class RunState:
             participants[found.holders[-1]].held.pop(group, None)
             for policy, rows in arrival.parts.items():
                 admitted.setdefault(policy, []).append((group, problem, rows))
-                try:
-                    observe(problem, rows)
-                except Exception:  # noqa: BLE001 - the boundary to own code: every fold of this record meets the same
-                    self.faults += 1
+                observe(problem, rows)
         for policy, parts in admitted.items():
             self.policies[policy].admit(parts)
 

@@ -1,8 +1,8 @@
 """What a second policy buys: a solver alone against solver and verifier, and solver and selector, at equal tokens.
 
-    python tests/benchmarks/multi_policy.py [--task sums] [--seeds 0 1 2] [--tokens 300000] [--partial F.json]
+    python tests/benchmarks/multi_policy.py [--task picks] [--seeds 0 1 2] [--tokens 300000] [--partial F.json]
 
-Two tasks of the tiny model: two-digit sums, where a verdict is as hard as an answer, and walks (``walks.py``), where
+Two tasks of the tiny model: two-digit sums, where a verdict is as hard as an answer, and picks (``picks.py``), where
 it is easier. Manager, pool and trainers are processes, without Prefect. Each seed has one warmed-up solver, verifier
 and selector, and all variants start from them. *Score* is the share of 500 held-out problems that the whole workflow
 answers right, sampled at temperature 1 by the product's own evaluations beside training; *tokens* are what all policies
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ablation import picture
+from picks import TAKEN, picks
 from run_processes import start_run
-from walks import STEPS, walks
 
 from astraflow import records as r
 from astraflow.bootstrap import create_run
@@ -48,7 +48,6 @@ max_staleness = 2
 [trainer]
 steps = {steps}
 batch_size = 32
-lr = 3e-4
 lr_warmup_steps = 10
 betas = [0.9, 0.95]
 advantage = "mean_std"
@@ -70,6 +69,7 @@ POLICY = """
 [policies.{name}]
 model = {model}
 sampling = {{ max_tokens = {max_tokens} }}
+trainer = {{ lr = {lr} }}
 """
 WARMUP = "warmup = {{ until_accuracy = {until}, max_steps = {most}, batch_size = 128, lr = 1e-3 }}\n"
 VERIFY = (
@@ -100,6 +100,7 @@ class Task:
     play: dict[str, str | int]  # the most rounds with a verifier, and what a rejected solver is asked
     until: dict[str, float]
     warmup_steps: int
+    judge_lr: float  # of the verifier and the selector; a solver has SOLVER_LR
 
 
 TASKS = {
@@ -112,18 +113,21 @@ TASKS = {
         play={"rounds": 2, "retry": "{prompt}{answer}-"},
         until={"solver": 0.3, "verifier": 0.6, "selector": 0.6},
         warmup_steps=800,
+        judge_lr=3e-4,
     ),
-    "walks": Task(
-        make=walks,
+    "picks": Task(
+        make=picks,
         train=16384,
-        reward="walks:arrives",
-        max_tokens={"solver": STEPS, "verifier": 1, "selector": 1},
-        per_episode={"solver": STEPS, "solver + verifier": 2.0 * (STEPS + 1), "solver + selector": 2 * STEPS + 1},
+        reward="picks:comes_to",
+        max_tokens={"solver": TAKEN, "verifier": 1, "selector": 1},
+        per_episode={"solver": TAKEN, "solver + verifier": 2.0 * (TAKEN + 1), "solver + selector": 2 * TAKEN + 1},
         play={"rounds": 3, "retry": "{prompt}"},
-        until={"solver": 0.15, "verifier": 0.8, "selector": 0.6},
-        warmup_steps=1500,
+        until={"solver": 0.07, "verifier": 0.85, "selector": 0.8},
+        warmup_steps=3000,
+        judge_lr=5e-5,
     ),
 }
+SOLVER_LR = 3e-4
 HELD_OUT = 500
 ROUNDS = 10
 Point = tuple[int, float]  # tokens, score
@@ -184,7 +188,8 @@ class Study:
         return RECIPE.format(name=name, seed=seed, steps=steps, train=train, reward=self._task.reward)
 
     def _policy(self, name: str, model: Path | str) -> str:
-        return POLICY.format(name=name, model=json.dumps(str(model)), max_tokens=self._task.max_tokens[name])
+        lr = SOLVER_LR if name == "solver" else self._task.judge_lr
+        return POLICY.format(name=name, model=json.dumps(str(model)), max_tokens=self._task.max_tokens[name], lr=lr)
 
     def _run(self, name: str, texts: Iterable[str]) -> Run:
         recipe = self._folder / f"{name}.toml"

@@ -8,6 +8,7 @@ import pytest
 
 from astraflow import records as r
 from astraflow.config import Component
+from astraflow.dataflow.guarded_curator import GuardedCurator
 from astraflow.dataflow.parts import PartRows
 from tests.dataflow.drive import Drive, drops, leased_groups, make_config, make_parts, of
 
@@ -383,7 +384,17 @@ def test_a_curator_that_raises_is_passed_over() -> None:
     assert of(drive.log, r.Leased)[0].problems == [0, 1, 2, 0]
     drive.commit([0, 1])
     assert of(drive.step(), r.Batched)
-    assert drive.state.faults >= 6
+    assert drive.state.curator.faults >= 6
+
+
+@pytest.mark.parametrize("named", [-1, 3, 10**30, None, 1.0, "1"])
+def test_a_curator_that_names_no_problem_is_passed_over(named: object) -> None:
+    class Lost(Moody):
+        def select(self) -> int:
+            return named  # type: ignore[return-value]
+
+    curator = GuardedCurator(Lost(problem_count=3, seed=0), 3)
+    assert [curator.select(group) for group in range(4)] == [0, 1, 2, 0]
 
 
 def test_the_spread_of_what_is_admitted_is_a_number_in_every_snapshot() -> None:

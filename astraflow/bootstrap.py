@@ -7,8 +7,7 @@ meaning alone, so a start that was killed half-way leaves nothing that a second 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 from astraflow.component import use_code
 from astraflow.config import REMOTE, Evaluation, RunConfig
@@ -20,7 +19,7 @@ from astraflow.recipe import dump_toml
 from astraflow.rewards import load_reward
 from astraflow.weights.region import region_store
 from astraflow.workflows import load_workflow
-from storage.errors import ConfigError, NotFound, StoreError
+from storage.errors import ConfigError, NotFound, in_section
 from storage.keys import RunKeys
 from storage.probe import check_run_store, is_same_place
 from storage.store import Created, ObjectStore
@@ -129,7 +128,7 @@ def _check_losses(config: RunConfig) -> None:
 def _check_region(store: ObjectStore, config: RunConfig, region: str) -> ObjectStore | None:
     """The region's own store, if it has one: it carries rows and weights, and has nothing of a run of this name."""
     where = f"regions.{region}.store"
-    with _in_section(where):
+    with in_section(where):
         near = region_store(store, config, region)
         if near is None:
             return None
@@ -149,7 +148,7 @@ def _check_one_name(near: ObjectStore, region: str, places: Mapping[str, ObjectS
     """A place has one URL in a run: records say by it where rows lie, and maintenance deletes what none names there."""
     where = f"regions.{region}.store"
     for owner, store in places.items():
-        with _in_section(where):
+        with in_section(where):
             is_same = store.url != near.url and is_same_place(store, near)
         if is_same:
             raise ConfigError(
@@ -158,15 +157,6 @@ def _check_one_name(near: ObjectStore, region: str, places: Mapping[str, ObjectS
                 remedy=f"Write one URL for both, for example {store.url}, or give the region a prefix of its own",
                 kind="region_alias",
             )
-
-
-@contextmanager
-def _in_section(where: str) -> Iterator[None]:
-    """What a store raises says in which section it is named."""
-    try:
-        yield
-    except StoreError as error:
-        raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error
 
 
 def _check_free(store: ObjectStore, keys: RunKeys) -> None:

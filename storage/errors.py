@@ -6,6 +6,9 @@ the ``kind`` attribute, never text. It lives in ``storage`` because that is the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AstraFlowError(Exception):
     """Base of all errors raised on purpose.
@@ -49,6 +52,15 @@ class StoreError(AstraFlowError):
     """
 
     exit_code = 3
+
+
+@contextmanager
+def in_section(where: str) -> Iterator[None]:
+    """What a store raises inside says also in which section of the config it is named."""
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(error.what, where=f"{where}: {error.where}", remedy=error.remedy, kind=error.kind) from error
 
 
 class NotFound(StoreError):

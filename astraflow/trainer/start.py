@@ -29,17 +29,21 @@ from astraflow.trainer.rows import write_step_row
 from astraflow.trainer.versions import VersionSteps
 from astraflow.weights.manifest import Manifest
 from astraflow.weights.publisher import Publisher, VersionTaken
+from astraflow.weights.region import region_store
 from storage.commit_points import commit_point
-from storage.errors import DataError
+from storage.errors import DataError, StoreError, in_section
 
 
 def begin(life: Life) -> Tenure | None:
     """Become the policy's trainer, or None if the run has ended before.
 
-    Returns after the first publish and the record that says so. Raises ``Fenced`` if another trainer does the same.
+    Returns after the first publish and the record that says so. Raises ``Fenced`` if another trainer does the same,
+    and in a policy's first life ``StoreError`` if a region's store refuses to be read.
     """
     publisher = _publisher(life)
     head = life.persist(publisher.head, "reading the newest version")
+    if head is None:
+        _check_regions(life)
     checkpoints = _checkpoints(life)
     done = head.step if head else -1  # without a manifest no checkpoint counts
     mark = life.persist(lambda: checkpoints.newest(step=done), "finding a checkpoint")
@@ -70,6 +74,20 @@ def begin(life: Life) -> Tenure | None:
         if mark is None or mark.step < tenure.learner.step:
             tenure.checkpoint(life)
         return tenure
+
+
+def _check_regions(life: Life) -> None:
+    """A store that refuses would cost all that its region plays. One that is away may come back; a run goes on then."""
+    for region in sorted(life.config.regions):
+        with in_section(f"regions.{region}.store"):
+            try:
+                near = region_store(life.store, life.config, region)
+                if near is not None:
+                    next(iter(near.list(life.keys.trajectories, limit=1)), None)
+            except StoreError as error:
+                if error.kind != "unreachable":
+                    raise
+                log.warning("%s: the store of the region %s is away: %s", life.policy, region, error)
 
 
 def _publisher(life: Life) -> Publisher:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from astraflow.config import Region
 from astraflow.pace import Pace
 from astraflow.participant import DecisionsReader
 from astraflow.records import Batched
@@ -255,3 +256,31 @@ def test_a_region_that_is_cut_off_for_good_does_not_stop_the_run(make_run, monke
     assert [len(consumed[n].skipped) for n in range(3)] == [0, 3, 0]
     assert all(reason.startswith("unreachable store 'memory://loader-cut-off'") for reason in consumed[1].reasons)
     assert len(asked) > 4, "it was waited for"
+
+
+@pytest.mark.parametrize("kind", ["denied", "unreachable"])
+def test_a_first_life_that_a_region_refuses_makes_nothing_and_one_that_is_away_is_hoped_for(
+    make_run, monkeypatch, kind
+):
+    run = make_run(steps=1)
+    far = MemoryStore.at(f"memory://loader-{kind}")
+    run.config = run.config.model_copy(update={"regions": {"west": Region(store=far.url)}})
+    run.decide(run.batched(0))
+
+    def fail(prefix, **_):
+        raise StoreError("no", where=f"{far.url}/{prefix}", remedy="Ask for read access", kind=kind)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(far, "list", fail)
+        if kind == "denied":
+            with pytest.raises(StoreError) as caught:
+                run_trainer(run.store, run.config, "solver")
+            assert caught.value.where == f"regions.west.store: {far.url}/{run.keys.trajectories}"
+            assert (caught.value.kind, caught.value.remedy) == (kind, "Ask for read access")
+            assert published(run) == []
+        else:
+            run_trainer(run.store, run.config, "solver")
+            assert len(published(run)) == 2
+    run_trainer(run.store, run.config, "solver")
+    monkeypatch.setattr(far, "list", fail)
+    run_trainer(run.store, run.config, "solver")  # a later life only loses what lies there

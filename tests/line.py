@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 Cut = Literal["refuses", "hangs"]
+CHUNK = 1 << 16
+"""Bytes that are read at once."""
 
 
 class Line:
@@ -96,28 +98,42 @@ class Line:
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Read at once, write half a round trip later, in order."""
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+        held = Held(writer)
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(CHUNK):
+                    held.delay_s = self.rtt_s / 2
+                    held.write(data)
+            held.write(b"")
+            await held.writing
+        finally:
+            held.writing.cancel()
 
-        async def write() -> None:
+
+class Held:
+    """Writes to a connection ``delay_s`` later, in order."""
+
+    def __init__(self, writer: asyncio.StreamWriter, delay_s: float = 0.0) -> None:
+        self.delay_s = delay_s
+        self._writer = writer
+        self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        self.writing = asyncio.create_task(self._write())
+
+    def write(self, data: bytes) -> None:
+        """Send it when it is due; nothing at all closes the connection then."""
+        self._queue.put_nowait((asyncio.get_running_loop().time() + self.delay_s, data))
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
             while True:
-                due, data = await queue.get()
+                due, data = await self._queue.get()
                 await asyncio.sleep(max(0.0, due - loop.time()))
                 if not data:
                     break
-                writer.write(data)
-                await writer.drain()
-            writer.close()
-
-        writing = asyncio.create_task(write())
-        try:
-            with contextlib.suppress(OSError):
-                while data := await reader.read(65536):
-                    queue.put_nowait((loop.time() + self.rtt_s / 2, data))
-            queue.put_nowait((loop.time() + self.rtt_s / 2, b""))
-            with contextlib.suppress(OSError):
-                await writing
-        finally:
-            writing.cancel()
+                self._writer.write(data)
+                await self._writer.drain()
+        self._writer.close()
 
 
 @contextlib.contextmanager

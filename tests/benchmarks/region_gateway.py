@@ -27,11 +27,14 @@ from region_network import ADDRESSES, LANES, claim
 
 from infra.s3_server import S3Server, s3_server
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run by path, beside the tests it borrows from
+
+from tests.line import CHUNK, Held
+
 GATES = {lane: 8100 + number for number, lane in enumerate(LANES)}
 """Where on the loopback a process of each lane asks; a region's namespace has no other ports."""
 DOORS = {lane: 8200 + number for number, lane in enumerate(LANES)}
 """Where on the link the other region comes in."""
-_CHUNK = 1 << 16
 _HEAD = re.compile(rb"^[A-Z]+ /([^/?\s]*)")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
@@ -47,31 +50,6 @@ class Spec:
     rtt_s: float
     first_port: int
     keys_of: dict[str, str] | None = None
-
-
-class Held:
-    """Writes to a connection so many seconds later, in order."""
-
-    def __init__(self, writer: asyncio.StreamWriter, delay_s: float) -> None:
-        self._writer, self._delay_s = writer, delay_s
-        self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        self._task = asyncio.create_task(self._write())
-
-    def write(self, data: bytes) -> None:
-        """Send it when it is due; nothing at all closes the connection then."""
-        self._queue.put_nowait((asyncio.get_running_loop().time() + self._delay_s, data))
-
-    async def _write(self) -> None:
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while True:
-                due, data = await self._queue.get()
-                await asyncio.sleep(due - loop.time())
-                if not data:
-                    break
-                self._writer.write(data)
-                await self._writer.drain()
-        self._writer.close()
 
 
 class Gate:
@@ -102,7 +80,7 @@ class Gate:
                 length = _LENGTH.search(head)
                 left = int(length[1]) if length else 0
                 while left:
-                    data = await reader.read(min(left, _CHUNK))
+                    data = await reader.read(min(left, CHUNK))
                     if not data:
                         raise asyncio.IncompleteReadError(data, left)
                     ways[is_far].write(data)
@@ -130,7 +108,7 @@ class Gate:
 
 async def _pour(reader: asyncio.StreamReader, into: Held) -> None:
     with contextlib.suppress(OSError):
-        while data := await reader.read(_CHUNK):
+        while data := await reader.read(CHUNK):
             into.write(data)
     into.write(b"")
 

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 
 from flows.lifecycle import begin_life, enter_run, run_until_signal
+from tasks.prefect_api import last_state
 
 
 @flow(name="raas_pool", description="Plays leased groups with the newest weights.", retries=0)
-def raas_pool(run: str, store: str, pool: str) -> None:
+def raas_pool(run: str, store: str, pool: str) -> State | None:
     """Serve rollouts of ``run`` as ``pool`` until the run ends, or hand back the leases when cancelled."""
     from astraflow.raas.pool import run_pool
 
@@ -29,3 +31,4 @@ def raas_pool(run: str, store: str, pool: str) -> None:
             loop.call_soon_threadsafe(stop.set)
 
     run_until_signal(work, end)
+    return last_state()

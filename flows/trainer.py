@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 
 from flows.lifecycle import begin_life, enter_run
+from tasks.prefect_api import last_state
 
 
 @flow(name="trainer", description="Trains one policy: batch, optimizer step, publish.", retries=0)
-def trainer(run: str, store: str, policy: str, ranks: int = 0) -> None:
+def trainer(run: str, store: str, policy: str, ranks: int = 0) -> State | None:
     """Train ``policy`` of ``run`` until its steps are done; continues where an earlier life ended.
 
     ``ranks`` processes share the model, however many an earlier life had; 0: as many as the config says.
@@ -21,7 +23,8 @@ def trainer(run: str, store: str, policy: str, ranks: int = 0) -> None:
         from astraflow.trainer.torchrun import run_ranks
 
         run_ranks(run, store, policy, participant=participant, ranks=ranks, threads=settings.threads)
-        return
+        return last_state()
     from astraflow.trainer.loop import run_trainer
 
     run_trainer(opened, config, policy, participant=participant)
+    return last_state()

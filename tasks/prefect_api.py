@@ -12,9 +12,10 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 
 from storage.errors import ServiceError
 
@@ -57,6 +58,21 @@ def tag_flow_run(*tags: str) -> None:
         id = UUID(flow_run.id)
         present = client.read_flow_run(id).tags
         client.update_flow_run(id, tags=list(dict.fromkeys([*present, "astraflow", *tags])))
+
+
+def last_state() -> State | None:
+    """What a flow returns that has ended by itself: ``Cancelled`` if Prefect says that it is being cancelled.
+
+    Nobody is left to cancel it then (a runner that was cut off missed the call), and the server takes no other end: it
+    would be shown as being cancelled for ever. None: the flow is completed, as any that returns.
+    """
+    if not flow_run.id:
+        return None
+    with suppress(ServiceError), reaching_prefect("this flow run's state"), get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(flow_run.id)).state
+        if state is not None and state.is_cancelling():
+            return Cancelled(message="It had left by itself before it was cancelled")
+    return None
 
 
 def _unreachable(what: str, error: Exception) -> ServiceError:

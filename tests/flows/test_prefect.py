@@ -12,12 +12,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from prefect import flow
+from prefect import flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey, FlowRunFilter, FlowRunFilterId
-from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.client.schemas.objects import Artifact, FlowRun, State
 from prefect.exceptions import ParameterTypeError
-from prefect.states import Cancelled, Crashed
+from prefect.states import Cancelled, Cancelling, Crashed
 from rich.console import Console
 
 import flows.experiment as experiment_module
@@ -135,6 +135,33 @@ def test_one_that_is_presumed_dead_can_be_cancelled(config: RunConfig) -> None:
     states = launcher.states([presumed.id, dead.id])
     assert states[presumed.id].state == "CANCELLING"
     assert states[dead.id].state == "CRASHED"
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_flow_that_ends_while_it_is_being_cancelled_is_shown_as_cancelled(*, is_asked: bool) -> None:
+    """Its runner was cut off and missed the call: one that just returns is shown as being cancelled for ever."""
+    ids = []
+
+    @flow
+    def leaves() -> State | None:
+        ids.append(UUID(runtime.flow_run.id))
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(ids[0], Cancelling(), force=True)
+        return prefect_api.last_state() if is_asked else None
+
+    leaves(return_state=True)
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(ids[0]).state
+    assert state is not None and state.type == ("CANCELLED" if is_asked else "CANCELLING")
+
+
+def test_a_flow_that_nobody_cancelled_is_completed() -> None:
+    @flow
+    def leaves() -> State | None:
+        return prefect_api.last_state()
+
+    assert leaves(return_state=True).is_completed()
+    assert prefect_api.last_state() is None, "outside of a flow run"
 
 
 def test_more_children_than_a_page_are_all_found(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

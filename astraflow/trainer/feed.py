@@ -64,7 +64,7 @@ class BatchFeed:
                     self._is_drained_alone = True
                 case Paused(reason=reason) if self._concerns(decision) and not reason.startswith(BARREN):
                     self._paused.add(decision.region or decision.policy)
-                case Resumed():
+                case Resumed(region=region) if region in ("", EVERYWHERE):  # one region's may have a policy's name
                     self._paused.discard(decision.region or decision.policy)
                 case Stopped():
                     self.end_reason = "stopped"

@@ -55,6 +55,10 @@ class Life:
         """Show ``figures`` beside those that are in the status object, whatever the trainer is doing now."""
         self.beat.set(state=None, waiting=None, **finite(figures))
 
+    def wait_for(self, what: str) -> None:
+        """Show what is waited for, beside the state."""
+        self.beat.set(waiting=what)
+
     def persist(
         self,
         call: Callable[[], T],
@@ -72,6 +76,6 @@ class Life:
             except StoreError as error:
                 if error.kind != "unreachable" or clock() + wait_s > deadline:
                     raise
-                self.beat.set(waiting=f"the store is unreachable: {what}")
+                self.wait_for(f"a store is unreachable: {what}: {error.where}")
                 sleep(wait_s)
                 wait_s = min(10.0, wait_s * 2)

@@ -8,6 +8,7 @@ what went wrong while reading ahead is met again, and raised, by who needs the b
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ from storage.errors import AstraFlowError, StoreError
 REGION_PATIENCE_S = 180.0
 """How long a region that is cut off is waited for before its parts are skipped."""
 _AGAIN_S = 1.0  # after something went wrong
+_LEAVE_S = 3.0  # for the thread, of the seconds that a flow has when it is cancelled
 
 
 class Loader:
@@ -31,7 +33,8 @@ class Loader:
         self._feed = feed
         self._pace = pace
         self._most = most
-        self._using = threading.Lock()  # of the reader, which is one thread's at a time, and of what it gave
+        self._using = threading.Lock()  # of the reader, which is one thread's at a time
+        self._lock = threading.Lock()  # of what was read: nobody holds it while he reads
         self._ready: dict[int, LoadedBatch] = {}
         self._next = 0  # the first batch that nobody asked for yet
         self._may_look = threading.Event()
@@ -46,7 +49,7 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._may_look.set()
-        self._thread.join()
+        self._thread.join(_LEAVE_S)  # a read of a store that hangs ends with the process
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -65,12 +68,19 @@ class Loader:
 
     def load(self, batch: Batched) -> LoadedBatch:
         """The batch's sequences. Raises ``StoreError`` if a store does not answer; then it may be asked for again."""
-        with self._using:
+        found = self._take(batch.n)
+        if found is None:
+            with self._using:  # it may be what is being read: then it is there when that has ended
+                found = self._take(batch.n) or self._reader.load(batch)
+        with self._lock:
+            self._next = batch.n + 1
+        return found
+
+    def _take(self, n: int) -> LoadedBatch | None:
+        with self._lock:
             if self._broken is not None:
                 raise self._broken
-            found = self._ready.pop(batch.n, None) or self._reader.load(batch)
-            self._next = batch.n + 1
-            return found
+            return self._ready.pop(n, None)
 
     def _run(self) -> None:
         try:
@@ -97,10 +107,15 @@ class Loader:
 
     def _read_next(self) -> bool:
         with self._using:
-            batch = self._feed.get(self._next + len(self._ready))
-            if batch is None or len(self._ready) >= self._most:
+            with self._lock:
+                held, n = len(self._ready), self._next + len(self._ready)
+            batch = self._feed.get(n)
+            if batch is None or held >= self._most:
                 return False
-            self._ready[batch.n] = self._reader.load(batch)
+            loaded = self._reader.load(batch)
+            with self._lock:
+                if n >= self._next:
+                    self._ready[n] = loaded
             return True
 
 
@@ -108,12 +123,35 @@ def read_batch(life: Life, reader: PartReader, load: Callable[[], LoadedBatch], 
     """What ``load`` gives, again while a store is unreachable.
 
     The parts that lie in the store of a region that stays cut off for ``REGION_PATIENCE_S`` are skipped, in this batch
-    and in later ones until the store answers. Raises ``StoreError`` if the run's own store is not there.
+    and in later ones until the store answers. A batch of which nothing else is left is waited for as long, also where
+    the store refuses. Raises ``StoreError`` if the run's own store is not there.
     """
+    deadline = time.monotonic() + REGION_PATIENCE_S
     while True:
         try:
-            return life.persist(load, f"reading batch {n}", patience_s=REGION_PATIENCE_S)
+            loaded = life.persist(load, f"reading batch {n}", patience_s=REGION_PATIENCE_S)
         except StoreError as error:
             if error.kind != "unreachable" or not reader.give_up():
                 raise
             log.error("%s: parts of a region that is cut off are skipped: %s", life.policy, error)
+            continue
+        if loaded.parts or not loaded.away or time.monotonic() >= deadline:
+            return loaded
+        life.wait_for(f"nothing of batch {n} can be read: {loaded.skipped[loaded.away[0]]}")
+        time.sleep(min(_AGAIN_S, REGION_PATIENCE_S))
+
+
+def read_again(life: Life, load: Callable[[], LoadedBatch], n: int) -> LoadedBatch:
+    """What ``load`` gives of a batch that was trained before: with other parts the weights would be others.
+
+    Raises ``StoreError`` if some of them cannot be read now.
+    """
+    loaded = life.persist(load, f"reading batch {n} again", patience_s=REGION_PATIENCE_S)
+    if loaded.away:
+        raise StoreError(
+            f"{loaded.skipped[loaded.away[0]]} was trained on and cannot be read again",
+            where=f"batch {n} of {life.policy}",
+            remedy="Let this trainer read the region's store again, then `astraflow run --resume` goes on",
+            kind="region_away",
+        )
+    return loaded

@@ -39,6 +39,8 @@ from storage.store import ObjectStore
 
 MAX_BAD_STEPS = 10
 """Steps in a row whose loss or gradient was not finite, after which a trainer gives up."""
+MAX_LOST_BATCHES = 3
+"""Batches in a row of which regions' stores left nothing; at one more a trainer gives up."""
 
 
 def run_trainer(
@@ -92,6 +94,7 @@ def _live(life: Life) -> None:
                 reason = tenure.feed.end_reason or "drained"
                 break
             loaded = read_batch(life, tenure.reader, partial(loader.load, batch), n)
+            _give_up_if_lost(tenure, loaded)
             with loader.ahead():
                 version, result = _train(life, tenure, loaded, publishing, asked_s)
                 publishing.begin(partial(_tell, life, version, result, loaded, trackers))
@@ -221,6 +224,19 @@ def _give_up_if_hopeless(tenure: Tenure) -> None:
             where=f"step {tenure.learner.step}",
             remedy="The weights are those of the last good step: lower the learning rate or look at the data",
             kind="non_finite",
+        )
+
+
+def _give_up_if_lost(tenure: Tenure, loaded: LoadedBatch) -> None:
+    """Batches of which nothing can be read are steps in which nothing is learned: some may pass, not the whole run."""
+    is_lost = loaded.away and not loaded.parts
+    tenure.lost = tenure.lost + 1 if is_lost else 0
+    if tenure.lost > MAX_LOST_BATCHES:
+        raise StoreError(
+            f"{tenure.lost} batches in a row had nothing that can be read: {loaded.skipped[loaded.away[0]]}",
+            where=f"batch {loaded.n}",
+            remedy="Let this trainer read the region's store, then `astraflow run --resume` goes on",
+            kind="region_away",
         )
 
 

@@ -32,6 +32,12 @@ class ObjectName(NamedTuple):
     digest: str
 
 
+class Away(NamedTuple):
+    """A region's store refused, or did not answer and was given up: what lies there may be had later."""
+
+    why: str
+
+
 class ObjectReader:
     """Reads and remembers objects. One thread at a time."""
 
@@ -44,18 +50,19 @@ class ObjectReader:
         self._silent: set[str] = set()  # stores of regions that did not answer when they were asked last
         self._given_up: set[str] = set()
 
-    def read(self, names: Sequence[ObjectName]) -> dict[ObjectName, Columns | str]:
-        """The columns of each object, or why it cannot be used.
+    def read(self, names: Sequence[ObjectName]) -> dict[ObjectName, Columns | str | Away]:
+        """The columns of each object, what is wrong with it, or with the store that it lies in.
 
         Raises ``StoreError`` if a store does not answer that was not given up; what was read is not read again then.
         """
+        found: dict[ObjectName, Columns | str | Away]
         found = {name: self._kept[name] for name in names if name in self._kept}
         fault: StoreError | None = None
         for name, result in self._read_all([name for name in dict.fromkeys(names) if name not in found]).items():
             if isinstance(result, Columns | str):
                 self._kept[name] = found[name] = result
             else:
-                found[name] = f"{result.kind or 'unusable'} store {name.store!r}: {name.path}"
+                found[name] = Away(f"{result.kind or 'unusable'} store {name.store!r}: {name.path}")
                 fault = fault or self._note_fault(name.store, result)
         for name in [name for name in found if name in self._kept]:
             self._kept.move_to_end(name)

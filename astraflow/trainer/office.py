@@ -65,6 +65,7 @@ class Tenure:
     incarnation: int = -1
     skipped: dict[str, list[int]] = field(default_factory=dict)  # of the last batches, as manifests have it
     metrics: dict[str, float] = field(default_factory=dict)  # of the last batch trained
+    lost: int = 0  # batches in a row of which regions' stores left nothing
 
     def note_skipped(self, batch: int, groups: list[int]) -> None:
         """Remember what was skipped, for the manifests to come."""

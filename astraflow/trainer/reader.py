@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from astraflow.records import Batched
 from astraflow.trainer.columns import Columns, Ints, Unusable
-from astraflow.trainer.objects import ObjectName, ObjectReader
+from astraflow.trainer.objects import Away, ObjectName, ObjectReader
 from astraflow.trainer.versions import VersionSteps
 from storage import open_store
 from storage.store import ObjectStore
@@ -50,11 +50,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """Batch ``n``: usable parts in the recorded order, and the groups that were skipped with the reasons."""
+    """Batch ``n``: usable parts in the recorded order, and the groups that were skipped with the reasons.
+
+    ``away`` are those among them that lie in a region's store that cannot be read now: with nothing wrong in them.
+    """
 
     n: int
     parts: list[Part]
     skipped: dict[int, str]
+    away: tuple[int, ...] = ()
 
 
 class PartReader:
@@ -84,15 +88,21 @@ class PartReader:
         objects = self._objects.read([names[source] for source in wanted])
         parts: list[Part] = []
         skipped: dict[int, str] = {}
+        away = []
         for entry, group in enumerate(batch.groups):
             if group in skip:
                 skipped[group] = "recorded"
                 continue
+            found = objects[names[batch.objects[entry]]]
+            if isinstance(found, Away):
+                skipped[group] = found.why
+                away.append(group)
+                continue
             try:
-                parts.append(self._part(batch, entry, objects[names[batch.objects[entry]]]))
+                parts.append(self._part(batch, entry, found))
             except Unusable as error:
                 skipped[group] = str(error)
-        return LoadedBatch(batch.n, parts, skipped)
+        return LoadedBatch(batch.n, parts, skipped, tuple(away))
 
     def give_up(self) -> bool:
         """Skip what lies in regions' stores that do not answer, until they do; False if none is waited for."""

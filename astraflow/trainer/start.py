@@ -21,7 +21,7 @@ from astraflow.records import AnyFact, Consumed, Published, TrainerJoined
 from astraflow.trainer.checkpoints import Checkpoints, Mark
 from astraflow.trainer.feed import BatchFeed
 from astraflow.trainer.life import Life, finite, log
-from astraflow.trainer.loader import read_batch
+from astraflow.trainer.loader import read_again
 from astraflow.trainer.office import SKIPS_KEPT, Tenure, build_learner, model_folder, weights_of
 from astraflow.trainer.orders import Build, give
 from astraflow.trainer.reader import PartReader
@@ -161,7 +161,7 @@ def catch_up(life: Life, tenure: Tenure, head: Manifest) -> None:
                 kind="batch",
             )
         life.say("training recorded batches again", step=float(n), until=float(head.batch))
-        loaded = read_batch(life, tenure.reader, partial(tenure.reader.load, batch, recorded.get(n, ())), n)
+        loaded = read_again(life, partial(tenure.reader.load, batch, recorded.get(n, ())), n)
         result = tenure.train(loaded)
         tenure.metrics = result.metrics
         tenure.note_skipped(n, list(loaded.skipped))

@@ -16,7 +16,7 @@ import pytest
 
 from astraflow.config import RunConfig
 from astraflow.recipe import load_run_config
-from astraflow.records import Admitted, Batched, DecisionRecord, Expired, Leased, decode
+from astraflow.records import Admitted, Batched, DecisionRecord, Dropped, Expired, Leased, decode
 from astraflow.weights.inspection import verify
 from infra.s3_server import S3Server
 from storage import open_store
@@ -58,8 +58,11 @@ def test_a_region_that_is_cut_off_comes_back(
         run.let_go()
         wait_for(lambda: committed(run, "west") > 4 and committed(run, "local") > 4, run, "both pools to play")
 
+        run.hold()  # so that it holds leases when it is cut off
+        wait_for(lambda: holds(run, "pool-west"), run, "the region to hold leases")
         for each in lines:
             each.cut(how)
+        run.let_go()
         steps, cut_at = [run.steps], len(run.records)
         for _ in range(4):
             time.sleep(CUT_S / 4)
@@ -87,6 +90,18 @@ def test_a_region_that_is_cut_off_comes_back(
 
 def decisions(run: RunUnderTest) -> list[DecisionRecord]:
     return [decode(data, DecisionRecord, where="") for data in run.records]
+
+
+def holds(run: RunUnderTest, pool: str) -> bool:
+    """Whether a group is leased to the pool that has not come back from it."""
+    held: set[int] = set()
+    for record in decisions(run):
+        for decision in record.decisions:
+            if isinstance(decision, Leased) and decision.pool.startswith(pool):
+                held.update(decision.groups)
+            elif isinstance(decision, Admitted | Expired | Dropped):
+                held.difference_update(decision.groups)
+    return bool(held)
 
 
 def plays(run: RunUnderTest, since: int) -> bool:

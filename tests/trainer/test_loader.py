@@ -10,13 +10,13 @@ import pytest
 from astraflow.config import Region
 from astraflow.pace import Pace
 from astraflow.participant import DecisionsReader
-from astraflow.records import Batched
+from astraflow.records import Batched, Paused, Resumed
 from astraflow.trainer import loader as loader_module
 from astraflow.trainer.feed import BatchFeed
-from astraflow.trainer.loader import Loader, read_batch
+from astraflow.trainer.loader import Loader, read_again, read_batch
 from astraflow.trainer.loop import run_trainer
-from astraflow.trainer.reader import LoadedBatch
-from storage.errors import StoreError
+from astraflow.trainer.reader import LoadedBatch, Part
+from storage.errors import DeadlineError, StoreError
 from storage.memory import MemoryStore
 
 
@@ -94,6 +94,42 @@ def test_a_batch_that_becomes_known_while_one_is_trained_is_read_meanwhile():
         assert reader.read == [(0, "MainThread"), (1, "ahead"), (2, "ahead")]
         with loader.ahead():
             until(lambda: loader.held == (3, 4))
+
+
+def test_a_batch_that_is_ready_is_not_kept_back_by_the_reading_of_a_later_one():
+    reader, feed, go_on = Reader(), Feed(known=3), threading.Event()
+
+    def load(decision, plain=reader.load):
+        if decision.n == 2:
+            assert go_on.wait(30)
+        return plain(decision)
+
+    reader.load = load
+    with loader_of(reader, feed, most=2) as loader:
+        loader.load(batch(0))
+        with loader.ahead():
+            until(lambda: loader.held == (1,))
+            assert loader.load(batch(1)).n == 1 and not go_on.is_set()
+        threading.Timer(0.05, go_on.set).start()
+        assert loader.load(batch(2)).n == 2
+        assert [n for n, _ in reader.read] == [0, 1, 2], "the one that was being read was waited for, not read twice"
+
+
+def test_a_trainer_that_ends_does_not_wait_long_for_a_store_that_hangs(monkeypatch):
+    monkeypatch.setattr(loader_module, "_LEAVE_S", 0.1)
+    reader, begun, go_on = Reader(), threading.Event(), threading.Event()
+
+    def load(decision):
+        begun.set()
+        go_on.wait(30)
+        return LoadedBatch(decision.n, [], {})
+
+    reader.load = load
+    began = time.monotonic()
+    with loader_of(reader, Feed(known=1), most=1) as loader, loader.ahead():
+        assert begun.wait(30)
+    assert time.monotonic() - began < 20
+    go_on.set()
 
 
 def test_only_while_the_loop_trains_is_the_feed_asked_beside_it():
@@ -190,9 +226,15 @@ class Impatient:
 
     policy = "solver"
 
+    def __init__(self):
+        self.waits = []
+
     def persist(self, call, what, *, patience_s):
         assert patience_s > 120, "a region that is cut off for two minutes loses nothing"
         return call()
+
+    def wait_for(self, what):
+        self.waits.append(what)
 
 
 def test_a_region_that_stays_cut_off_is_given_up_once():
@@ -212,6 +254,39 @@ def test_the_runs_own_store_is_not_given_up():
     reader.failing = {0}
     with pytest.raises(StoreError):
         read_batch(Impatient(), reader, lambda: reader.load(batch(0)), 0)
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_batch_of_which_nothing_is_left_is_waited_for(monkeypatch, *, comes_back):
+    """Its region refuses: skipped at once, a run's steps would be over before anybody has looked."""
+    lost = LoadedBatch(0, [], {3: "denied store 's3://far/x'"}, (3,))
+    loads = []
+
+    def load():
+        loads.append(time.monotonic())
+        return LoadedBatch(0, [Part(3, [])], {}) if comes_back and len(loads) == 3 else lost
+
+    monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 121.0 if comes_back else 0.2)
+    monkeypatch.setattr(loader_module, "_AGAIN_S", 0.05)
+    life = Impatient()
+    life.persist = lambda call, what, patience_s: call()
+    found = read_batch(life, Reader(), load, 0)
+    assert life.waits[0] == "nothing of batch 0 can be read: denied store 's3://far/x'"
+    if comes_back:
+        assert found.parts and len(loads) == 3
+    else:
+        assert found is lost and loads[-1] - loads[0] >= 0.15
+
+
+def test_parts_that_were_trained_on_are_never_left_out_when_they_are_trained_again():
+    def load():
+        return LoadedBatch(5, [Part(2, [])], {3: "denied store 's3://far/x'"}, (3,))
+
+    with pytest.raises(StoreError, match="was trained on and cannot be read again") as caught:
+        read_again(Impatient(), load, 5)
+    assert caught.value.kind == "region_away"
+    recorded = LoadedBatch(5, [Part(2, [])], {3: "recorded"})
+    assert read_again(Impatient(), lambda: recorded, 5) is recorded
 
 
 def published(run):
@@ -284,3 +359,71 @@ def test_a_first_life_that_a_region_refuses_makes_nothing_and_one_that_is_away_i
     run_trainer(run.store, run.config, "solver")
     monkeypatch.setattr(far, "list", fail)
     run_trainer(run.store, run.config, "solver")  # a later life only loses what lies there
+
+
+def test_a_region_that_is_never_read_ends_the_trainer_and_not_the_runs_steps(make_run, monkeypatch):
+    monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 0.1)
+    run = make_run(steps=20)
+    far = MemoryStore.at("memory://loader-refused")
+    for n in range(8):
+        run.decide(run.batched(n) if n == 2 else move(run, run.batched(n), far.url))
+
+    def refuse(key):
+        raise StoreError("access was refused", where=far.url, kind="denied")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(far, "get", refuse)
+        with pytest.raises(StoreError, match="batches in a row had nothing that can be read: denied store") as caught:
+            run_trainer(run.store, run.config, "solver")
+    assert caught.value.kind == "region_away"
+    consumed = [fact for fact in run.facts() if type(fact).__name__ == "Consumed"]
+    assert [fact.batch for fact in consumed] == [0, 1, 2, 3, 4, 5], "batch 2 was read, and three more may pass"
+    assert [len(fact.skipped) for fact in consumed] == [3, 3, 0, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kind", ["denied", "unreachable"])
+def test_a_life_that_cannot_read_what_an_earlier_one_trained_on_makes_no_other_weights(make_run, monkeypatch, kind):
+    monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 0.1)
+    run = make_run(steps=4, checkpoint_every=100)
+    far = MemoryStore.at(f"memory://loader-again-{kind}")
+    for n in range(3):
+        run.decide(move(run, run.batched(n), far.url) if n == 1 else run.batched(n))
+    thread = threading.Thread(target=_ends_at_deadline, args=(run,))
+    thread.start()
+    thread.join()
+    before = published(run)
+    assert len(before) == 4
+
+    def fail(key):
+        raise StoreError("no", where=far.url, kind=kind)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(far, "get", fail)
+        with pytest.raises(StoreError):
+            run_trainer(run.store, run.config, "solver", participant="trainer-solver-b")
+    assert published(run) == before
+    run.decide(run.batched(3))
+    run_trainer(run.store, run.config, "solver", participant="trainer-solver-c")
+    alone = make_run("alone", steps=4, checkpoint_every=100)
+    for n in range(4):
+        alone.decide(alone.batched(n))
+    run_trainer(alone.store, alone.config, "solver")
+    assert published(run)[-1][1] == published(alone)[-1][1]
+
+
+def _ends_at_deadline(run):
+    config = run.config.model_copy(update={"trainer": run.config.trainer.model_copy(update={"batch_timeout_s": 0.3})})
+    with pytest.raises(DeadlineError):
+        run_trainer(run.store, config, "solver", participant="trainer-solver-a")
+
+
+def test_resuming_a_region_resumes_no_policy_of_its_name(make_run):
+    run = make_run()
+    run.decide(Paused(policy="solver", reason="asked for"), Paused(policy="", region="solver", reason="a region"))
+    run.decide(Resumed(policy="", region="solver"))
+    feed = BatchFeed(run.store, run.keys, "solver", "trainer-1", cursor=0, first=0)
+    feed.poll()
+    assert feed.is_paused
+    run.decide(Resumed(policy="solver"))
+    feed.poll()
+    assert not feed.is_paused

@@ -8,7 +8,7 @@ import pytest
 
 from astraflow.trainer import objects
 from astraflow.trainer.columns import Columns
-from astraflow.trainer.objects import ObjectName, ObjectReader
+from astraflow.trainer.objects import Away, ObjectName, ObjectReader
 from storage.errors import ConfigError, StoreError
 from storage.memory import MemoryStore
 
@@ -91,7 +91,7 @@ def test_a_regions_store_that_refuses_is_asked_again_for_the_next_batch(make_run
     far = Far(run.store)
     far.fault = kind
     reader = ObjectReader(MemoryStore(), opened=lambda _: far)
-    assert reader.read([name])[name] == f"{kind} store 's3://far/x': {name.path}"
+    assert reader.read([name])[name] == Away(f"{kind} store 's3://far/x': {name.path}")
     far.fault = ""
     assert isinstance(reader.read([name])[name], Columns)
 
@@ -115,7 +115,7 @@ def test_a_store_that_no_url_names_costs_the_object_only(make_run):
     def opened(_):
         raise ConfigError("no such scheme", kind="store_url")
 
-    assert ObjectReader(run.store, opened=opened).read([name])[name].startswith("store_url store 'nonsense://x'")
+    assert ObjectReader(run.store, opened=opened).read([name])[name].why.startswith("store_url store 'nonsense://x'")
 
 
 def test_the_last_objects_are_kept_and_a_damaged_one_is_remembered(make_run, monkeypatch):

@@ -48,7 +48,7 @@ def create_run(store: ObjectStore, config: RunConfig) -> RunConfig:
 def check_run(store: ObjectStore, config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     """All checks of ``create_run``, writing nothing of the run: the config as it would be frozen, and the problems."""
     check_run_store(store)
-    _check_free(store, RunKeys(config.name))
+    _check_free(store, config)
     places = {"the run": store}
     for region in sorted(config.regions):
         near = _check_region(store, config, region)
@@ -159,12 +159,24 @@ def _check_one_name(near: ObjectStore, region: str, places: Mapping[str, ObjectS
             )
 
 
-def _check_free(store: ObjectStore, keys: RunKeys) -> None:
+def _check_free(store: ObjectStore, config: RunConfig) -> None:
+    """There is no run of this name, and nothing that another root's run of this name keeps here as in its region."""
+    keys = RunKeys(config.name)
     try:
         store.get_range(keys.config, 0, 1)
     except NotFound:
-        return
-    raise _taken(store, keys)
+        pass
+    else:
+        raise _taken(store, keys)
+    for prefix in (keys.trajectories, *map(keys.weights, sorted(config.policies))):
+        found = next(iter(store.list(prefix, limit=1)), None)
+        if found is not None:
+            raise ConfigError(
+                f"the store has objects of a run {keys.run!r} that did not begin here: {store.url}/{found.key}",
+                where="name",
+                remedy="It may be a region's store of another run of this name: choose another name (name=…) or prefix",
+                kind="run_exists",
+            )
 
 
 def _taken(store: ObjectStore, keys: RunKeys) -> ConfigError:

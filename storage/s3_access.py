@@ -3,7 +3,8 @@
 What a store's URL says holds: ``s3://bucket/prefix?region=us-west-2``, ``?endpoint=https://host:9000``, and
 ``?profile=west``, which is a profile of this machine's AWS configuration: its credentials, its region and its
 ``endpoint_url``. So one process can use buckets of several regions and servers. For the rest it is the AWS_*
-environment, profiles or the machine's role, as for every AWS tool.
+environment, profiles or the machine's role, as for every AWS tool. Every client asks here and looks for no endpoint
+by itself (``IGNORE_CONFIGURED``): else one store's objects would lie on two servers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import botocore.session
 from storage.errors import StoreError
 
 DEFAULT_REGION = "us-east-1"
+IGNORE_CONFIGURED = {"ignore_configured_endpoint_urls": True}
+"""For botocore's client configuration, beside an endpoint that was found here or is AWS itself."""
 
 
 def environment_endpoint() -> str | None:
@@ -51,7 +54,7 @@ class S3Access:
         if profile:  # another's server and region, for which the environment's are not meant
             endpoint, region = configured.get("endpoint_url"), configured.get("region")
         else:
-            endpoint = environment_endpoint()
+            endpoint = environment_endpoint() or configured.get("endpoint_url")
             region = os.environ.get("AWS_REGION") or usual
         return cls(
             session, options.get("endpoint") or endpoint or "", options.get("region") or region or DEFAULT_REGION

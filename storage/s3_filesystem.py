@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.handlers import add_expect_header
 from s3fs import S3FileSystem
 
-from storage.s3_access import environment_endpoint
+from storage.s3_access import IGNORE_CONFIGURED, S3Access
 
 READ_TIMEOUT_S = 15.0
 """Without a byte for so long a connection is given up, and another one is tried."""
@@ -24,7 +24,7 @@ CALL_TIMEOUT_S = 300.0
 
 def open_s3_filesystem() -> S3FileSystem:
     """s3fs without its listing cache (others write), for stores with path-style addresses and no trailing checksums."""
-    endpoint = environment_endpoint()
+    endpoint = S3Access.of({}, where="s3://").endpoint
     return _BoundedS3(
         use_listings_cache=False,
         skip_instance_cache=False,
@@ -37,6 +37,7 @@ def open_s3_filesystem() -> S3FileSystem:
             "connect_timeout": 5,
             "read_timeout": READ_TIMEOUT_S,
             "retries": {"max_attempts": ATTEMPTS, "mode": "standard"},
+            **IGNORE_CONFIGURED,
         },
     )
 

@@ -6,7 +6,7 @@ A local store sweeps its nameless files by itself; Google's and Azure's stores d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from botocore.config import Config
 
 from storage.errors import StoreError
 from storage.location import Location
-from storage.s3_access import S3Access
+from storage.s3_access import IGNORE_CONFIGURED, S3Access
 from storage.store import ObjectStore
 
-_CONFIG = Config(connect_timeout=3, read_timeout=30, retries={"total_max_attempts": 3})
+_CONFIG = Config(connect_timeout=3, read_timeout=30, retries={"total_max_attempts": 3}, **IGNORE_CONFIGURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,12 @@ def unfinished(store: ObjectStore, prefix: str) -> list[Unfinished]:
 
 
 def abort(store: ObjectStore, upload: Unfinished) -> None:
-    """Give an upload up and free its parts."""
+    """Give an upload up and free its parts. One that has ended meanwhile is no matter."""
     location = Location.parse(store.url)
     key = "/".join(part for part in (location.prefix, upload.key) if part)
-    with _translated(store.url):
-        _client(location).abort_multipart_upload(Bucket=location.bucket, Key=key, UploadId=upload.id)
+    client = _client(location)
+    with _translated(store.url), suppress(client.exceptions.NoSuchUpload):
+        client.abort_multipart_upload(Bucket=location.bucket, Key=key, UploadId=upload.id)
 
 
 @contextmanager

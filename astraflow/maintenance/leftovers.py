@@ -61,15 +61,17 @@ def find_trajectories(
     """Originals that ``compacted`` covers, and objects with no admitted group: attempts that lost or never came in.
 
     An object that a record names lies where that says; one of the same name elsewhere is a write that was given up.
-    In a region's store (not ``root``, the run's) only what the run's own pools wrote is an orphan: a run of the same
-    name in another root may share the bucket.
+    In a region's store (not ``root``, the run's) only what the run's own pools wrote may go: a run of the same name in
+    another root may share the bucket.
     """
     originals, orphans = [], []
     for info in store.list(keys.trajectories):
+        if store.url != root and not _is_ours(info, fold):
+            continue
         view = fold.objects.get(info.key)
         if info.key in compacted.copies:
             originals.append(info)
-        elif (view is None or (view.parts.store or root) != store.url) and (store.url == root or _is_ours(info, fold)):
+        elif view is None or (view.parts.store or root) != store.url:
             orphans.append(info)
     return Leftovers.of("originals", originals), Leftovers.of("orphans", orphans)
 
@@ -100,21 +102,34 @@ def drop_originals(store: ObjectStore, found: Leftovers, compacted: Compacted) -
     return damaged
 
 
-def find_mirrored(source: ObjectStore, region: ObjectStore, keys: RunKeys, policy: str) -> Leftovers:
-    """A region's copies of a policy's weights; ``source``, the run's store, has them all.
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A region's copies of a policy's weights; ``oldest`` is the first manifest's key there and ``data`` its bytes."""
 
-    Manifests go last and the newest of them first: what one broke off is still known by the oldest that is there, which
-    is no other run's, for its writer's random id is in it. Raises ``DataError`` (kind ``foreign``) if it is.
+    found: Leftovers
+    oldest: str
+    data: bytes
+
+    def is_of(self, source: ObjectStore) -> bool:
+        """Whether ``source``, the run's store, has the same: a manifest has its writer's random id in it."""
+        try:
+            return source.get(self.oldest) == self.data
+        except NotFound:
+            return False
+
+
+def find_mirrored(region: ObjectStore, keys: RunKeys, policy: str) -> Mirrored | None:
+    """What lies there of a policy's weights; None if nothing tells whose it is.
+
+    Manifests go last and the newest of them first: what one broke off is still known by the oldest that is there.
     """
     found = {info.key: info for info in region.list(keys.weights(policy))}
     manifests = sorted((key for key in found if key.endswith("/manifest.json")), reverse=True)
     if not manifests:  # a mirror died in its first version, or another run is publishing its own
-        return Leftovers("mirrored", (), 0)
-    oldest = manifests[-1]
-    if region.get(oldest) != source.get(oldest):
-        raise DataError("not this run's weights", where=f"{region.url}/{oldest}", kind="foreign")
+        return None
     blobs = [info for key, info in found.items() if key not in manifests]
-    return Leftovers.of("mirrored", [*blobs, *(found[key] for key in manifests)])
+    ordered = [*blobs, *(found[key] for key in manifests)]
+    return Mirrored(Leftovers.of("mirrored", ordered), manifests[-1], region.get(manifests[-1]))
 
 
 def delete(store: ObjectStore, keys: Sequence[str]) -> None:

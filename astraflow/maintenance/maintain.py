@@ -9,6 +9,8 @@ the next one finishes it; two at once do no harm.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from astraflow.compacted import Copied, read_compacted
@@ -19,7 +21,7 @@ from astraflow.query.run import Run
 from astraflow.trainer.checkpoint_folders import folders, surplus
 from astraflow.weights.garbage import find_garbage
 from storage import ObjectStore, open_store
-from storage.errors import ConfigError, DataError, NotFound, StoreError
+from storage.errors import ConfigError, DataError, StoreError
 from storage.uploads import abort, unfinished
 
 log = logging.getLogger("astraflow.maintenance")
@@ -59,14 +61,7 @@ def maintain(store: ObjectStore, run: str, *, dry_run: bool = False) -> Report:
     report = Report(run, opened.fold.state == "stopped", dry_run)
     _rows(opened, store, report)
     for url in _regions(opened):
-        try:
-            region = open_store(url)
-            _rows(opened, region, report)
-            if report.is_over:
-                _mirrored(opened, region, report)
-        except StoreError as error:
-            log.warning("%s: %s", url, error)
-            report.damaged.append(f"{url}, a region's store: {error.what}")
+        _region(opened, url, report)
     if report.is_over:
         for policy in opened.config.policies:
             _weights(opened, policy, report)
@@ -90,6 +85,36 @@ def _regions(run: Run) -> list[str]:
     """Stores of regions that hold rows of the run, or may hold what nobody committed."""
     named = {region.store for region in run.config.regions.values() if region.store}
     return sorted((named | {view.parts.store for view in run.fold.objects.values()}) - {"", run.store.url})
+
+
+def _region(run: Run, url: str, report: Report) -> None:
+    """What lies in a region's store. Whatever is wrong with that is reported, and the rest is done."""
+    copies: list[leftovers.Mirrored] = []
+    with _reported(url, report):
+        region = open_store(url)
+        _rows(run, region, report)
+        if not report.is_over:
+            return
+        there = [leftovers.find_mirrored(region, run.keys, policy) for policy in run.config.policies]
+        copies += [mirrored for mirrored in there if mirrored is not None]
+    for mirrored in copies:
+        if not mirrored.is_of(run.store):
+            log.warning("%s is not this run's, and left alone", f"{url}/{mirrored.oldest}")
+            report.damaged.append(f"{url}/{mirrored.oldest}: another run's weights")
+            continue
+        report.count(mirrored.found)
+        if not report.is_dry:
+            with _reported(url, report):
+                leftovers.delete(region, mirrored.found.keys)
+
+
+@contextmanager
+def _reported(url: str, report: Report) -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, DataError, StoreError) as error:
+        log.warning("%s: %s", url, error)
+        report.damaged.append(f"{url}, a region's store: {error.what}")
 
 
 def _rows(run: Run, store: ObjectStore, report: Report) -> None:
@@ -161,20 +186,6 @@ def _weights(run: Run, policy: str, report: Report) -> None:
         leftovers.delete(run.store, garbage.keys)
 
 
-def _mirrored(run: Run, region: ObjectStore, report: Report) -> None:
-    """A region's copies of the weights: its pools have ended, and the run's store has every version."""
-    for policy in run.config.policies:
-        try:
-            found = leftovers.find_mirrored(run.store, region, run.keys, policy)
-        except (DataError, NotFound) as error:
-            log.warning("the weights of %s in %s are left alone: %s", policy, region.url, error)
-            report.damaged.append(f"{region.url}/{run.keys.weights(policy)}")
-            continue
-        report.count(found)
-        if not report.is_dry:
-            leftovers.delete(region, found.keys)
-
-
 def _checkpoints(run: Run, policy: str, report: Report) -> None:
     for folder in surplus(folders(run.store, run.keys, policy), keep=KEEP_CHECKPOINTS, is_over=True):
         report.count(Leftovers("checkpoints", tuple(folder.keys), folder.size_bytes))
@@ -185,11 +196,10 @@ def _checkpoints(run: Run, policy: str, report: Report) -> None:
 def _uploads(run: Run, store: ObjectStore, report: Report) -> None:
     try:
         found = unfinished(store, run.keys.root)
+        report.count(Leftovers("uploads", tuple(upload.key for upload in found), 0))
+        if not report.is_dry:
+            for upload in found:
+                abort(store, upload)
     except StoreError as error:  # a bucket's own rule may do it: the rest is done all the same
         log.warning("%s", error)
-        report.damaged.append("half uploads could not be listed")
-        return
-    report.count(Leftovers("uploads", tuple(upload.key for upload in found), 0))
-    if not report.is_dry:
-        for upload in found:
-            abort(store, upload)
+        report.damaged.append("half uploads could not be listed or given up")

@@ -169,11 +169,39 @@ def test_the_copies_of_weights_in_a_regions_store_go_with_the_run(
     assert weights == {info.key for info in writer.store.list(KEYS.weights("solver"))}
 
 
+def test_a_region_whose_log_of_copies_is_damaged_keeps_nothing_else_from_being_done(writer: RunWriter) -> None:
+    _, far = with_region(writer)
+    garbage = fill(writer.store)
+    stop(writer)
+    far.put(KEYS.compact_entry(0), b"nonsense")
+    (said,) = maintain(writer.store, "hand").damaged
+    assert said.startswith(f"{far.url}, a region's store: ")
+    assert garbage.isdisjoint(everything(writer.store))
+
+
+def test_what_is_wrong_with_the_runs_store_is_not_said_of_a_regions(
+    writer: RunWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, far = with_region(writer)
+    mirrored(writer, far, 2)
+    stop(writer)
+    oldest, get = KEYS.manifest("solver", 0), writer.store.get
+
+    def silent(key: str) -> bytes:
+        if key == oldest:
+            raise StoreError("no answer", where=key, kind="unreachable")
+        return get(key)
+
+    monkeypatch.setattr(writer.store, "get", silent)
+    with pytest.raises(StoreError, match="no answer"):
+        maintain(writer.store, "hand")
+
+
 def test_weights_of_another_run_of_the_name_in_a_regions_store_stay(writer: RunWriter) -> None:
     _, far = with_region(writer)
     stop(writer)
     far.put(KEYS.manifest("solver", 0), b"another run's")
-    assert maintain(writer.store, "hand").damaged == [f"{far.url}/{KEYS.weights('solver')}"]
+    assert maintain(writer.store, "hand").damaged == [f"{far.url}/{KEYS.manifest('solver', 0)}: another run's weights"]
     far.delete(KEYS.manifest("solver", 0))
     far.put(KEYS.version("solver", 0) + "0-a-1-snapshot-0000.safetensors", b"being published")
     assert not maintain(writer.store, "hand").damaged
@@ -195,6 +223,7 @@ def test_half_uploads_are_found_and_given_up(request: pytest.FixtureRequest, fix
     abort(store, found)
     assert unfinished(store, KEYS.root) == []
     assert [upload.key for upload in unfinished(store, "other/")] == ["other/blob"]
+    abort(store, found)  # a second maintenance found it, too
 
 
 def test_a_server_that_refuses_to_list_uploads_keeps_nothing_else_from_being_done(
@@ -209,7 +238,7 @@ def test_a_server_that_refuses_to_list_uploads_keeps_nothing_else_from_being_don
         unfinished(writer.store, KEYS.root)
     assert caught.value.kind == "unreachable"
     report = maintain(writer.store, "hand")
-    assert report.damaged == ["half uploads could not be listed"]
+    assert report.damaged == ["half uploads could not be listed or given up"]
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     assert not garbage & everything(writer.store)
 

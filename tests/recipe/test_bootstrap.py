@@ -210,19 +210,34 @@ def test_a_region_with_objects_of_another_run_of_the_name_is_refused() -> None:
     create_run(Recorder("memory://regions-4"), regional(near=near.url))
 
 
-def test_a_place_has_one_url_in_a_run(moto_store_url: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    ["first/trajectories/policy=solver/version=0/pool-a-1.parquet", "first/weights/solver/00000000/manifest.json"],
+)
+def test_a_run_does_not_begin_where_another_root_has_its_region(key: str) -> None:
+    """It would take that run's weights for its own, and its maintenance the rows for what nobody needs."""
+    store = MemoryStore()
+    store.put(key, b"a region's")
+    with pytest.raises(ConfigError) as caught:
+        create_run(store, config())
+    assert (caught.value.kind, caught.value.where) == ("run_exists", "name")
+    assert key in caught.value.what and [info.key for info in store.list("")] == [key]
+
+
+@pytest.mark.s3
+def test_a_place_has_one_url_in_a_run(s3_store_url: str) -> None:
     """Records name rows' stores by URL: under a second one a region's rows would look as if nobody had named them."""
-    store, again = open_store(moto_store_url), f"{moto_store_url}?region=us-east-1"
+    store, again = open_store(s3_store_url), f"{s3_store_url}?region=us-east-1"
     for stores, region, owner in (
         ({"near": again}, "near", "the run"),
-        ({"east": f"{moto_store_url}/east", "west": f"{moto_store_url}/east?region=us-east-1"}, "west", "'east'"),
+        ({"east": f"{s3_store_url}/east", "west": f"{s3_store_url}/east?region=us-east-1"}, "west", "'east'"),
     ):
         with pytest.raises(ConfigError) as caught:
             create_run(store, regional(**stores))
         assert (caught.value.kind, caught.value.where) == ("region_alias", f"regions.{region}.store")
         assert owner in caught.value.what
         assert list(store.list("")) == []
-    create_run(store, regional(east=f"{moto_store_url}/east", west=f"{moto_store_url}/west", home=moto_store_url))
+    create_run(store, regional(east=f"{s3_store_url}/east", west=f"{s3_store_url}/west", home=s3_store_url))
 
 
 def test_a_store_that_loses_races_carries_no_run() -> None:

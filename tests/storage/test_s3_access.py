@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from infra.s3_server import S3Server
-from storage import open_store
+from storage import open_store, uploads
 from storage.errors import NotFound, StoreError
 from storage.filesystem import open_filesystem
+from storage.location import Location
+from storage.s3_access import S3Access
+from storage.s3_filesystem import open_s3_filesystem
 from storage.uploads import unfinished
 from tests.storage.answering import Answering, answering
 
@@ -82,6 +85,26 @@ def test_a_profile_that_is_not_here_is_named(profiles: Path) -> None:
         open_store("s3://bucket/runs?profile=west")
     assert (caught.value.kind, caught.value.where) == ("denied", "s3://bucket/runs")
     assert "no AWS profile 'west'" in caught.value.what and "~/.aws/config" in caught.value.remedy
+
+
+def test_all_clients_ask_the_same_server(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile without an endpoint means AWS itself, also where the environment names another server, and so does a
+    machine whose own profile names one."""
+    profiles.write_text(CONFIG.format(url="http://127.0.0.1:9") + "[default]\nendpoint_url = http://127.0.0.1:7\n")
+    for query, environment, asked in (
+        ("?profile=bare", "http://127.0.0.1:9", "amazonaws.com"),
+        ("", "http://127.0.0.1:9", "http://127.0.0.1:9"),
+        ("", "", "http://127.0.0.1:7"),
+    ):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", environment)
+        location = Location.parse(f"s3://bucket/runs{query}")
+        assert asked in uploads._client(location).meta.endpoint_url
+        endpoint = S3Access.of(dict(location.options), where="").endpoint
+        assert endpoint == ("" if asked == "amazonaws.com" else asked)
+        if not query:
+            filesystem = open_s3_filesystem()
+            filesystem.connect()
+            assert asked in filesystem.s3.meta.endpoint_url
 
 
 def test_libraries_that_want_files_find_the_same_place(moto_server: S3Server) -> None:

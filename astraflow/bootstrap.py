@@ -6,6 +6,7 @@ meaning alone, so a start that was killed half-way leaves nothing that a second 
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -89,7 +90,7 @@ def check_config(config: RunConfig) -> tuple[RunConfig, list[Problem]]:
     }
     update = {"data_hash": data_hash(problems), "problem_count": len(problems), "evaluations": evaluations}
     frozen = config.model_copy(update=update)
-    load_algorithms(frozen)
+    _check_curator(frozen)
     _check_losses(frozen)
     return frozen, problems
 
@@ -111,6 +112,20 @@ def _evaluated_problems(config: RunConfig, name: str, evaluation: Evaluation) ->
     """Its problems; a generator's are drawn by another seed than those of training."""
     seed = draw(config.seed, f"evaluation {name}") >> 32
     return load_problems(evaluation.problems, seed)
+
+
+def _check_curator(config: RunConfig) -> None:
+    """What cannot be put into a snapshot and back would stop every manager of the run at the same place."""
+    curator = load_algorithms(config).curator
+    try:
+        curator.restore(json.loads(json.dumps(curator.state())))
+    except Exception as error:
+        raise ConfigError(
+            f"the curator's state does not go into a snapshot and back: {type(error).__name__}: {error}",
+            where="dataflow.curator.name",
+            remedy="state() gives plain JSON values, and restore() takes them",
+            kind="component",
+        ) from error
 
 
 def _check_losses(config: RunConfig) -> None:

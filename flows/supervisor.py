@@ -105,9 +105,10 @@ class Supervisor:
             child.look(self.follower, now, self.is_here)
             self._judge(child, now)
         pools = [child.over for child in self.children if child.spec.role == "pool"]
-        if all(over not in ("", DONE) for over in pools):  # one that has left was asked to: the manager knows why
+        lost = [over for over in pools if over not in ("", DONE)]
+        if lost and all(pools):  # if all have left because they were asked to, the manager knows why
             raise ServiceError(
-                f"no pool is left: {'; '.join(pools)}",
+                f"no pool is left: {'; '.join(lost)}",
                 where=self.config.name,
                 remedy=f"Go on with `astraflow run --resume {self.config.name}`",
                 kind="no_pool",

@@ -132,11 +132,6 @@ class Algorithms:
     order: Order
     replays: dict[str, Replay]  # one a trained policy
 
-    def counts(self) -> dict[str, int]:
-        """What the curator did so far, if it tells."""
-        counts: Callable[[], dict[str, int]] | None = getattr(self.curator, "counts", None)
-        return counts() if counts is not None else {}
-
 
 def load_algorithms(config: RunConfig) -> Algorithms:
     """Build what ``config.dataflow`` names. Raises ``ConfigError`` naming the field."""

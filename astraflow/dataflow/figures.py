@@ -35,7 +35,7 @@ def load_figures(state: RunState, policy: str) -> dict[str, float]:
     spent_s = window.metrics.get("wait_s", 0.0) + window.metrics.get("step_s", 0.0)
     if spent_s > 0:
         figures["wait_ratio"] = window.metrics.get("wait_s", 0.0) / spent_s
-    figures |= {f"curator_{name}": float(count) for name, count in state.algorithms.counts().items()}
+    figures |= {f"curator_{name}": float(count) for name, count in state.curator.counts().items()}
     return figures
 
 

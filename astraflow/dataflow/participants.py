@@ -37,7 +37,7 @@ class Participant(msgspec.Struct):
     group_s: float = 0.0  # running mean of the time from lease to admission; 0: none yet
     admitted: int = 0  # groups
     rejects: int = 0
-    failures: int = 0  # leases handed back since the last admitted group
+    failures: int = 0  # leases handed back, or not done in time, since the last admitted group
     quarantined: bool = False
     lost: bool = False  # its process is known to be dead
     draining: bool = False

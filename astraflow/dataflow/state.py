@@ -26,6 +26,8 @@ from astraflow.dataflow.parts import Arrival, KeptColumns, PartRows
 from astraflow.dataflow.policy_queue import PolicyQueue, Window
 from storage.errors import DataError
 
+AWAY = ("silent", "lost")
+"""Why leases end whose pool is not heard."""
 RETURNING = ("stale", "skipped")
 """Drops whose problem is leased again in a new group."""
 
@@ -360,7 +362,8 @@ class RunState:
         for group, attempt in zip(decision.groups, decision.attempts, strict=True):
             teller.held.pop(group, None)
             self.leases.expire(group, attempt)
-            teller.failures += 1
+            if decision.reason not in AWAY:  # all at once: they say nothing of how it plays
+                teller.failures += 1
 
     def settle(self) -> None:
         """End a decision record: what had no effect in it never will."""

@@ -395,6 +395,15 @@ def test_a_curator_that_names_no_problem_is_passed_over(named: object) -> None:
 
     curator = GuardedCurator(Lost(problem_count=3, seed=0), 3)
     assert [curator.select(group) for group in range(4)] == [0, 1, 2, 0]
+    assert curator.faults == 4
+
+
+def test_counts_that_raise_are_none() -> None:
+    class Uncounted(Moody):
+        def counts(self) -> dict[str, int]:
+            raise ZeroDivisionError
+
+    assert GuardedCurator(Uncounted(problem_count=3, seed=0), 3).counts() == {}
 
 
 def test_the_spread_of_what_is_admitted_is_a_number_in_every_snapshot() -> None:

@@ -365,3 +365,17 @@ def test_a_drain_is_answered_as_often_as_it_is_wanted() -> None:
     for _ in range(2):
         drive.say("operator-1", r.Wanted(what="drain", target="pool-a", reason="x"))
         assert of(drive.step(), r.DrainRequested) == [r.DrainRequested(participants=["pool-a"], reason="x")]
+
+
+def test_silences_do_not_take_a_pool_for_one_that_fails_again_and_again() -> None:
+    drive = Drive(make_config(batch_size=20, silence_s=10, max_attempts=9))
+    drive.join_trainer()
+    drive.join_pool(capacity=2)
+    drive.say("pool-a", r.LeasesWanted(ahead=2))
+    assert len(leased_groups(drive.step())) == 4
+    for _ in range(3):
+        drive.beat("trainer-solver")
+        (expired,) = of(drive.step(after_s=11.0), r.Expired)
+        assert (expired.reason, len(expired.groups)) == ("silent", 4)
+        drive.beat("pool-a", "trainer-solver")
+        assert len(leased_groups(drive.step())) == 4

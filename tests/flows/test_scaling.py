@@ -8,6 +8,7 @@ import pytest
 
 from astraflow.dataflow.state import RunState
 from astraflow.records import DecisionRecord, Scaled, Status, encode
+from storage.errors import ServiceError
 from tests.flows.supervised import World
 
 
@@ -162,3 +163,22 @@ def test_all_copies_are_cancelled_at_the_end(world: ScaledWorld) -> None:
     world.tick()
     world.supervisor.cancel_all()
     assert world.launcher.newest("pool-local/2").id in world.launcher.cancelled
+
+
+def test_a_pool_that_left_because_fewer_were_wanted_is_none_that_could_play(world: ScaledWorld) -> None:
+    world.scale(2)
+    world.tick()
+    world.beat_pool("pool-local/2")
+    world.scale(1)
+    world.tick()
+    world.launcher.set("pool-local/2", "COMPLETED")
+    world.tick()
+    assert world.pools() == ["pool-local"]
+    with pytest.raises(ServiceError, match="no pool is left: pool-local died 6 times"):
+        for _ in range(400):
+            if world.launcher.newest("pool-local").is_living:
+                world.launcher.set("pool-local", "CRASHED", "boom")
+            world.beat("manager")
+            world.beat("trainer-solver")
+            world.tick()
+    assert world.pools() == []

@@ -210,6 +210,27 @@ def test_a_region_with_objects_of_another_run_of_the_name_is_refused() -> None:
     create_run(Recorder("memory://regions-4"), regional(near=near.url))
 
 
+class Forgetful:
+    """An own curator whose state no snapshot can hold."""
+
+    def __init__(self, *, problem_count: int, seed: int) -> None:
+        self.count = problem_count
+
+    def state(self) -> dict[str, object]:
+        return {"seen": {1, 2}}
+
+    def restore(self, state: dict[str, object]) -> None:
+        pass
+
+
+def test_a_curator_that_no_snapshot_can_hold_is_found_before_anything_is_written() -> None:
+    store = MemoryStore()
+    with pytest.raises(ConfigError, match="does not go into a snapshot and back: TypeError") as caught:
+        create_run(store, config(dataflow={"curator": {"name": f"{__name__}:Forgetful"}}))
+    assert caught.value.where == "dataflow.curator.name"
+    assert list(store.list("")) == []
+
+
 @pytest.mark.parametrize(
     "key",
     ["first/trajectories/policy=solver/version=0/pool-a-1.parquet", "first/weights/solver/00000000/manifest.json"],

@@ -100,7 +100,7 @@ class Task:
     play: dict[str, str | int]  # the most rounds with a verifier, and what a rejected solver is asked
     until: dict[str, float]
     warmup_steps: int
-    judge_lr: float  # of the verifier and the selector; a solver has SOLVER_LR
+    lr: dict[str, float]
 
 
 TASKS = {
@@ -113,21 +113,20 @@ TASKS = {
         play={"rounds": 2, "retry": "{prompt}{answer}-"},
         until={"solver": 0.3, "verifier": 0.6, "selector": 0.6},
         warmup_steps=800,
-        judge_lr=3e-4,
+        lr={"solver": 3e-4, "verifier": 3e-4, "selector": 3e-4},
     ),
     "picks": Task(
         make=picks,
         train=16384,
         reward="picks:comes_to",
         max_tokens={"solver": TAKEN, "verifier": 1, "selector": 1},
-        per_episode={"solver": TAKEN, "solver + verifier": 2.0 * (TAKEN + 1), "solver + selector": 2 * TAKEN + 1},
-        play={"rounds": 3, "retry": "{prompt}"},
-        until={"solver": 0.07, "verifier": 0.85, "selector": 0.8},
+        per_episode={"solver": TAKEN, "solver + verifier": 1.6 * (TAKEN + 1), "solver + selector": 2 * TAKEN + 1},
+        play={"rounds": 2, "retry": "{prompt}"},
+        until={"solver": 0.07, "verifier": 0.95, "selector": 0.85},
         warmup_steps=3000,
-        judge_lr=5e-5,
+        lr={"solver": 3e-4, "verifier": 5e-5, "selector": 3e-4},
     ),
 }
-SOLVER_LR = 3e-4
 HELD_OUT = 500
 ROUNDS = 10
 Point = tuple[int, float]  # tokens, score
@@ -188,8 +187,9 @@ class Study:
         return RECIPE.format(name=name, seed=seed, steps=steps, train=train, reward=self._task.reward)
 
     def _policy(self, name: str, model: Path | str) -> str:
-        lr = SOLVER_LR if name == "solver" else self._task.judge_lr
-        return POLICY.format(name=name, model=json.dumps(str(model)), max_tokens=self._task.max_tokens[name], lr=lr)
+        task = self._task
+        values = {"model": json.dumps(str(model)), "max_tokens": task.max_tokens[name], "lr": task.lr[name]}
+        return POLICY.format(name=name, **values)
 
     def _run(self, name: str, texts: Iterable[str]) -> Run:
         recipe = self._folder / f"{name}.toml"

@@ -123,8 +123,8 @@ def read_batch(life: Life, reader: PartReader, load: Callable[[], LoadedBatch], 
     """What ``load`` gives, again while a store is unreachable.
 
     The parts that lie in the store of a region that stays cut off for ``REGION_PATIENCE_S`` are skipped, in this batch
-    and in later ones until the store answers. A batch of which nothing else is left is waited for as long, also where
-    the store refuses. Raises ``StoreError`` if the run's own store is not there.
+    and in later ones until the store answers. A batch of which nothing else is left is waited for as long. Raises
+    ``StoreError`` if the run's own store is not there, and if regions' stores refuse all of a batch.
     """
     deadline = time.monotonic() + REGION_PATIENCE_S
     while True:
@@ -135,8 +135,12 @@ def read_batch(life: Life, reader: PartReader, load: Callable[[], LoadedBatch], 
                 raise
             log.error("%s: parts of a region that is cut off are skipped: %s", life.policy, error)
             continue
-        if loaded.parts or not loaded.away or time.monotonic() >= deadline:
+        if loaded.parts or not loaded.away:
             return loaded
+        if time.monotonic() >= deadline:
+            if reader.is_cut_off:
+                return loaded
+            raise kept_back(loaded, "nothing of the batch can be read")
         life.wait_for(f"nothing of batch {n} can be read: {loaded.skipped[loaded.away[0]]}")
         time.sleep(min(_AGAIN_S, REGION_PATIENCE_S))
 
@@ -148,10 +152,15 @@ def read_again(life: Life, load: Callable[[], LoadedBatch], n: int) -> LoadedBat
     """
     loaded = life.persist(load, f"reading batch {n} again", patience_s=REGION_PATIENCE_S)
     if loaded.away:
-        raise StoreError(
-            f"{loaded.skipped[loaded.away[0]]} was trained on and cannot be read again",
-            where=f"batch {n} of {life.policy}",
-            remedy="Let this trainer read the region's store again, then `astraflow run --resume` goes on",
-            kind="region_away",
-        )
+        raise kept_back(loaded, "what was trained on cannot be read again")
     return loaded
+
+
+def kept_back(loaded: LoadedBatch, what: str) -> StoreError:
+    """The error of a batch whose parts a region's store keeps back."""
+    return StoreError(
+        f"{what}: {loaded.skipped[loaded.away[0]]}",
+        where=f"batch {loaded.n}",
+        remedy="Let this trainer read the region's store, then `astraflow run --resume` goes on",
+        kind="region_away",
+    )

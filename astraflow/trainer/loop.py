@@ -22,7 +22,7 @@ from astraflow.records import AnyFact, Batched, Consumed, Ended, Left, Status
 from astraflow.trainer.kinds import load_kind
 from astraflow.trainer.learner import StepResult
 from astraflow.trainer.life import Life, finite, log
-from astraflow.trainer.loader import Loader, read_batch
+from astraflow.trainer.loader import Loader, kept_back, read_batch
 from astraflow.trainer.office import NewVersion, Tenure
 from astraflow.trainer.orders import End, give
 from astraflow.trainer.publishing import Publishing
@@ -232,12 +232,7 @@ def _give_up_if_lost(tenure: Tenure, loaded: LoadedBatch) -> None:
     is_lost = loaded.away and not loaded.parts
     tenure.lost = tenure.lost + 1 if is_lost else 0
     if tenure.lost > MAX_LOST_BATCHES:
-        raise StoreError(
-            f"{tenure.lost} batches in a row had nothing that can be read: {loaded.skipped[loaded.away[0]]}",
-            where=f"batch {loaded.n}",
-            remedy="Let this trainer read the region's store, then `astraflow run --resume` goes on",
-            kind="region_away",
-        )
+        raise kept_back(loaded, f"{tenure.lost} batches in a row had nothing that can be read")
 
 
 def _maybe_checkpoint(life: Life, tenure: Tenure, publishing: Publishing) -> None:

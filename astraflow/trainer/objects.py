@@ -77,6 +77,11 @@ class ObjectReader:
         self._given_up |= cut_off
         return bool(cut_off)
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether a store was given up and has not answered since."""
+        return bool(self._given_up)
+
     def _read_all(self, names: Sequence[ObjectName]) -> dict[ObjectName, Columns | str | ConfigError | StoreError]:
         results: dict[ObjectName, Columns | str | ConfigError | StoreError] = {}
         stores = {store: self._opened(store) for store in {name.store: None for name in names}}

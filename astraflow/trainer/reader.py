@@ -108,6 +108,11 @@ class PartReader:
         """Skip what lies in regions' stores that do not answer, until they do; False if none is waited for."""
         return self._objects.give_up()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether a region's store was given up and has not answered since."""
+        return self._objects.has_given_up
+
     def _part(self, batch: Batched, entry: int, columns: Columns | str) -> Part:
         if isinstance(columns, str):
             raise Unusable(columns)

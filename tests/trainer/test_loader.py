@@ -42,7 +42,7 @@ class Reader:
         self.read = []
         self.failing = set()
         self.silent = False
-        self.given_up = False
+        self.given_up = self.is_cut_off = False
         self._using = threading.Lock()
 
     def load(self, decision):
@@ -256,33 +256,38 @@ def test_the_runs_own_store_is_not_given_up():
         read_batch(Impatient(), reader, lambda: reader.load(batch(0)), 0)
 
 
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_a_batch_of_which_nothing_is_left_is_waited_for(monkeypatch, *, comes_back):
+@pytest.mark.parametrize("end", ["comes back", "refuses", "stays away"])
+def test_a_batch_of_which_nothing_is_left_is_waited_for(monkeypatch, end):
     """Its region refuses: skipped at once, a run's steps would be over before anybody has looked."""
     lost = LoadedBatch(0, [], {3: "denied store 's3://far/x'"}, (3,))
     loads = []
 
     def load():
         loads.append(time.monotonic())
-        return LoadedBatch(0, [Part(3, [])], {}) if comes_back and len(loads) == 3 else lost
+        return LoadedBatch(0, [Part(3, [])], {}) if end == "comes back" and len(loads) == 3 else lost
 
-    monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 121.0 if comes_back else 0.2)
+    monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 121.0 if end == "comes back" else 0.2)
     monkeypatch.setattr(loader_module, "_AGAIN_S", 0.05)
     life = Impatient()
     life.persist = lambda call, what, patience_s: call()
-    found = read_batch(life, Reader(), load, 0)
-    assert life.waits[0] == "nothing of batch 0 can be read: denied store 's3://far/x'"
-    if comes_back:
-        assert found.parts and len(loads) == 3
+    reader = Reader()
+    reader.is_cut_off = end == "stays away"
+    if end == "refuses":
+        with pytest.raises(StoreError, match="nothing of the batch can be read: denied store"):
+            read_batch(life, reader, load, 0)
     else:
-        assert found is lost and loads[-1] - loads[0] >= 0.15
+        found = read_batch(life, reader, load, 0)
+        assert found is lost if end == "stays away" else found.parts and len(loads) == 3
+    assert life.waits[0] == "nothing of batch 0 can be read: denied store 's3://far/x'"
+    if end != "comes back":
+        assert loads[-1] - loads[0] >= 0.15
 
 
 def test_parts_that_were_trained_on_are_never_left_out_when_they_are_trained_again():
     def load():
         return LoadedBatch(5, [Part(2, [])], {3: "denied store 's3://far/x'"}, (3,))
 
-    with pytest.raises(StoreError, match="was trained on and cannot be read again") as caught:
+    with pytest.raises(StoreError, match="what was trained on cannot be read again") as caught:
         read_again(Impatient(), load, 5)
     assert caught.value.kind == "region_away"
     recorded = LoadedBatch(5, [Part(2, [])], {3: "recorded"})
@@ -361,24 +366,25 @@ def test_a_first_life_that_a_region_refuses_makes_nothing_and_one_that_is_away_i
     run_trainer(run.store, run.config, "solver")  # a later life only loses what lies there
 
 
-def test_a_region_that_is_never_read_ends_the_trainer_and_not_the_runs_steps(make_run, monkeypatch):
+@pytest.mark.parametrize(("kind", "passed"), [("denied", 0), ("unreachable", 6)])
+def test_a_region_that_is_never_read_ends_the_trainer_and_not_the_runs_steps(make_run, monkeypatch, kind, passed):
     monkeypatch.setattr(loader_module, "REGION_PATIENCE_S", 0.1)
     run = make_run(steps=20)
-    far = MemoryStore.at("memory://loader-refused")
+    far = MemoryStore.at(f"memory://loader-never-{kind}")
     for n in range(8):
         run.decide(run.batched(n) if n == 2 else move(run, run.batched(n), far.url))
 
     def refuse(key):
-        raise StoreError("access was refused", where=far.url, kind="denied")
+        raise StoreError("no", where=far.url, kind=kind)
 
     with monkeypatch.context() as refused:
         refused.setattr(far, "get", refuse)
-        with pytest.raises(StoreError, match="batches in a row had nothing that can be read: denied store") as caught:
+        with pytest.raises(StoreError, match=f"can be read: {kind} store") as caught:
             run_trainer(run.store, run.config, "solver")
     assert caught.value.kind == "region_away"
     consumed = [fact for fact in run.facts() if type(fact).__name__ == "Consumed"]
-    assert [fact.batch for fact in consumed] == [0, 1, 2, 3, 4, 5], "batch 2 was read, and three more may pass"
-    assert [len(fact.skipped) for fact in consumed] == [3, 3, 0, 3, 3, 3]
+    assert [fact.batch for fact in consumed] == [0, 1, 2, 3, 4, 5][:passed], "batch 2 is read, and three more may pass"
+    assert [len(fact.skipped) for fact in consumed] == [3, 3, 0, 3, 3, 3][:passed]
 
 
 @pytest.mark.parametrize("kind", ["denied", "unreachable"])

@@ -181,7 +181,7 @@ workloads: $(STAMP) workload-packages $(HOUSEHOLD_STAMP) $(SMOLLM2)/config.json 
 soak: $(STAMP) workload-packages  ## long: learning with control, many flows on SQLite and PostgreSQL, many simulation seeds
 	$(BIN)/python tests/benchmarks/learning.py
 	$(BIN)/python tests/benchmarks/ablation.py --partial .astraflow/ablation.json --picture .astraflow/ablation.svg
-	$(BIN)/python tests/benchmarks/multi_policy.py --partial .astraflow/multi-policy.json
+	$(BIN)/python tests/benchmarks/multi_policy.py --task picks --tokens 400000 --partial .astraflow/multi-policy.json
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 10 --minutes 10
 	$(BIN)/python tests/benchmarks/many_flows.py --flows 25 --minutes 10 --postgres
 	ASTRAFLOW_SEEDS=100000 $(BIN)/python -m pytest -q -m soak tests

@@ -40,7 +40,10 @@ class Process:
 
 
 def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], pass_fds: Sequence[int] = ()) -> Process:
-    """Start a process in a session of its own: output to ``log``, no input, no inherited file but ``pass_fds``."""
+    """Start a process in a session of its own: output to ``log``, no input, no inherited file but ``pass_fds``.
+
+    ``env`` has the stack's marker, so that ``marked`` finds it from now on.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -54,7 +57,20 @@ def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], pass_fds
             pass_fds=pass_fds,
         )
     _children[child.pid] = child
+    _wait_until_shown(child.pid)
     return Process(child.pid, started_at(child.pid) or "")
+
+
+def _wait_until_shown(pid: int) -> None:
+    """Until the system shows the environment by which ``marked`` knows it: a moment after the process is there."""
+    deadline = time.monotonic() + 5.0
+    while sys.platform == "linux" and time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/environ").read_bytes():
+                return
+        except OSError:
+            return  # it has ended
+        time.sleep(0.001)
 
 
 _children: dict[int, subprocess.Popen[bytes]] = {}  # own children, so that ended ones are reaped

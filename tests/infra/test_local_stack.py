@@ -110,6 +110,22 @@ def test_what_a_start_that_was_killed_has_left_is_not_doubled(tmp_path: Path, mo
         end(marked(stack_id(tmp_path)), grace_s=0)
 
 
+def test_a_process_is_found_by_its_marker_from_its_start_on(tmp_path: Path) -> None:
+    for number in range(
+        40
+    ):  # the system shows an environment a moment after its process: some in a hundred were missed
+        stack = f"{stack_id(tmp_path)}-{number}"
+        process = spawn(
+            [sys.executable, "-S", "-c", "import time; time.sleep(60)"],
+            log=tmp_path / "log",
+            env={**os.environ, MARKER: stack},
+        )
+        try:
+            assert marked(stack) == [process]
+        finally:
+            end([process], grace_s=0)
+
+
 def test_two_stacks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_stack, "PREFERRED_PORT", random.choice(local_stack.FIXED_PORTS))  # others may want 4200
     homes = [tmp_path / "one", tmp_path / "two"]

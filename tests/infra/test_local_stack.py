@@ -111,9 +111,8 @@ def test_what_a_start_that_was_killed_has_left_is_not_doubled(tmp_path: Path, mo
 
 
 def test_a_process_is_found_by_its_marker_from_its_start_on(tmp_path: Path) -> None:
-    for number in range(
-        40
-    ):  # the system shows an environment a moment after its process: some in a hundred were missed
+    """The system shows an environment a moment after its process: some in a hundred were missed."""
+    for number in range(40):
         stack = f"{stack_id(tmp_path)}-{number}"
         process = spawn(
             [sys.executable, "-S", "-c", "import time; time.sleep(60)"],

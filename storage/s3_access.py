@@ -23,11 +23,6 @@ IGNORE_CONFIGURED = {"ignore_configured_endpoint_urls": True}
 """For botocore's client configuration, beside an endpoint that was found here or is AWS itself."""
 
 
-def environment_endpoint() -> str | None:
-    """The server that the environment names; none or empty: AWS itself."""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-
-
 @dataclass(frozen=True, slots=True)
 class S3Access:
     """``endpoint`` is empty for AWS itself."""
@@ -54,7 +49,8 @@ class S3Access:
         if profile:  # another's server and region, for which the environment's are not meant
             endpoint, region = configured.get("endpoint_url"), configured.get("region")
         else:
-            endpoint = environment_endpoint() or configured.get("endpoint_url")
+            named = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+            endpoint = named or configured.get("endpoint_url")
             region = os.environ.get("AWS_REGION") or usual
         return cls(
             session, options.get("endpoint") or endpoint or "", options.get("region") or region or DEFAULT_REGION

@@ -95,8 +95,7 @@ def _region(run: Run, url: str, report: Report) -> None:
         _rows(run, region, report)
         if not report.is_over:
             return
-        there = [leftovers.find_mirrored(region, run.keys, policy) for policy in run.config.policies]
-        copies += [mirrored for mirrored in there if mirrored is not None]
+        copies += filter(None, (leftovers.find_mirrored(region, run.keys, policy) for policy in run.config.policies))
     for mirrored in copies:
         if not mirrored.is_of(run.store):
             log.warning("%s is not this run's, and left alone", f"{url}/{mirrored.oldest}")

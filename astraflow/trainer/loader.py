@@ -135,14 +135,14 @@ def read_batch(life: Life, reader: PartReader, load: Callable[[], LoadedBatch], 
                 raise
             log.error("%s: parts of a region that is cut off are skipped: %s", life.policy, error)
             continue
-        if loaded.parts or not loaded.away:
+        if not loaded.is_lost:
             return loaded
         if time.monotonic() >= deadline:
             if reader.is_cut_off:
                 return loaded
             raise kept_back(loaded, "nothing of the batch can be read")
         life.wait_for(f"nothing of batch {n} can be read: {loaded.skipped[loaded.away[0]]}")
-        time.sleep(min(_AGAIN_S, REGION_PATIENCE_S))
+        time.sleep(_AGAIN_S)
 
 
 def read_again(life: Life, load: Callable[[], LoadedBatch], n: int) -> LoadedBatch:

@@ -154,7 +154,7 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int, publishing: Publishing) 
         except StoreError as error:
             if error.kind != "unreachable":
                 raise
-            life.beat.set(waiting=f"the store is unreachable; batch {n} is due")
+            life.wait_for(f"the store is unreachable; batch {n} is due")
             return False
         return tenure.feed.end_reason is not None or tenure.feed.get(n) is not None
 
@@ -162,7 +162,7 @@ def _wait_for_batch(life: Life, tenure: Tenure, n: int, publishing: Publishing) 
     while publishing.is_busy and not arrived():
         time.sleep(pace.next_s())
     if not arrived():
-        life.beat.set(waiting=f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
+        life.wait_for(f"batch {n}, for at most {timeout_s:g} s (why there is none: the manager's status)")
         what = f"batch {n} of policy {life.policy} (the manager's status says what it waits for)"
         left_s = timeout_s
         while True:
@@ -229,8 +229,7 @@ def _give_up_if_hopeless(tenure: Tenure) -> None:
 
 def _give_up_if_lost(tenure: Tenure, loaded: LoadedBatch) -> None:
     """Batches of which nothing can be read are steps in which nothing is learned: some may pass, not the whole run."""
-    is_lost = loaded.away and not loaded.parts
-    tenure.lost = tenure.lost + 1 if is_lost else 0
+    tenure.lost = tenure.lost + 1 if loaded.is_lost else 0
     if tenure.lost > MAX_LOST_BATCHES:
         raise kept_back(loaded, f"{tenure.lost} batches in a row had nothing that can be read")
 

@@ -60,6 +60,11 @@ class LoadedBatch:
     skipped: dict[int, str]
     away: tuple[int, ...] = ()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether regions' stores keep back what there is, and nothing else is left."""
+        return bool(self.away) and not self.parts
+
 
 class PartReader:
     """Loads recorded batches of one policy. One thread at a time."""

@@ -394,9 +394,11 @@ def test_a_life_that_cannot_read_what_an_earlier_one_trained_on_makes_no_other_w
     far = MemoryStore.at(f"memory://loader-again-{kind}")
     for n in range(3):
         run.decide(move(run, run.batched(n), far.url) if n == 1 else run.batched(n))
-    thread = threading.Thread(target=_ends_at_deadline, args=(run,))
-    thread.start()
-    thread.join()
+    short = run.config.trainer.model_copy(update={"batch_timeout_s": 0.3})
+    with pytest.raises(DeadlineError):
+        run_trainer(
+            run.store, run.config.model_copy(update={"trainer": short}), "solver", participant="trainer-solver-a"
+        )
     before = published(run)
     assert len(before) == 4
 
@@ -415,12 +417,6 @@ def test_a_life_that_cannot_read_what_an_earlier_one_trained_on_makes_no_other_w
         alone.decide(alone.batched(n))
     run_trainer(alone.store, alone.config, "solver")
     assert published(run)[-1][1] == published(alone)[-1][1]
-
-
-def _ends_at_deadline(run):
-    config = run.config.model_copy(update={"trainer": run.config.trainer.model_copy(update={"batch_timeout_s": 0.3})})
-    with pytest.raises(DeadlineError):
-        run_trainer(run.store, config, "solver", participant="trainer-solver-a")
 
 
 def test_resuming_a_region_resumes_no_policy_of_its_name(make_run):
